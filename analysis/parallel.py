@@ -22,4 +22,5 @@ def spread(function: Callable[[Item], Result], items: Sequence[Item], if_at_leas
     [1, 2]
     """
     jobs = min(MOST, cpu_count()) if size >= if_at_least else 1
-    return Parallel(n_jobs=jobs)(delayed(function)(item) for item in items)
+    # Each item goes to one process: files to share its arrays would only be hashed and written for nothing.
+    return Parallel(n_jobs=jobs, max_nbytes=None)(delayed(function)(item) for item in items)

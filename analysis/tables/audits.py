@@ -54,7 +54,11 @@ def edges(study: StudyData, goal: Goal | None = None) -> list[Edge]:
 
 def _best_points(study: StudyData, goal: Goal | None) -> list[dict[str, Any]]:
     """The hyperparameters that each of the best of the counted trials has, the best first."""
-    return [study.trials.loc[index, study.hyperparameters].dropna().to_dict() for index, *_ in _best(study, goal)]
+
+    def found() -> list[dict[str, Any]]:
+        return [study.trials.loc[index, study.hyperparameters].dropna().to_dict() for index, *_ in _best(study, goal)]
+
+    return study.once(("best points", goal or study.goal), found)
 
 
 def _best(study: StudyData, goal: Goal | None) -> list[tuple[int, Outcome, Measured]]:
