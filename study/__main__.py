@@ -33,6 +33,8 @@ TAKE_OVERRIDES = ("sweep", "plan", "branch", "calibrate")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0 done, 1 failed, 2 refused, 130 interrupted."""
+    if argv is None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # of `kill`, `docker stop` and `scancel`: as Ctrl-C
     argv = sys.argv[1:] if argv is None else list(argv)
     os.environ["MPLBACKEND"] = "agg"  # a notebook's backend, or one that is not installed, would end `report`
     return _launched(argv) if "TORCHELASTIC_RUN_ID" in os.environ else _command(argv)

@@ -90,7 +90,7 @@ def test_a_crash_ends_the_sweep_and_is_told(sweep, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["Ctrl-C", "ended", "killed"])
 def test_an_interrupted_sweep_leaves_no_command_behind(sweep, tmp_path, end):
     process = started(tmp_path / "results", [*sweep(30, "stopping=budget"), "engine.workers=1"])
     wait_until(lambda: any(children(worker, "train.py") for worker in workers(process.pid)))
@@ -98,7 +98,8 @@ def test_an_interrupted_sweep_leaves_no_command_behind(sweep, tmp_path, end):
     left = children(worker)
     assert len(left) == 2  # the command and its guard
     process.send_signal(end)
-    process.communicate(timeout=30)
+    _, said = process.communicate(timeout=30)
+    assert ("study: interrupted; the same command continues" in said) == (end != signal.SIGKILL)
     wait_until(lambda: not alive(left | {worker}))
 
 
