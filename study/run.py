@@ -280,7 +280,7 @@ class _Lines:
         False if there is nothing to do. A search that several processes share is not claimed ahead."""
         for line in self._lines:
             alone = line.search is not None and line.search.shards == 1
-            if line.part.over if line.part is not None else alone:
+            if alone if line.part is None else line.part.over:
                 self._next_part(line)
                 return True
             if line.part is not None and line.part.begins_more:

@@ -14,7 +14,14 @@ from analysis.tables import relative
 TABLES = ("steps_to_result", "scaling", "critical_by_goal", "rerun_steps", "trials", "best_errors", "cost", "compare")
 """The tables of `analysis.report.derived.tables` that claims are judged by."""
 ABOUT = [
-    *("workload", "optimizer", "dataset", "part", "model", "parameters", "train_examples", "label_smoothing"),
+    "workload",
+    "optimizer",
+    "dataset",
+    "part",
+    "model",
+    "parameters",
+    "train_examples",
+    "label_smoothing",
     "independent",
 ]
 

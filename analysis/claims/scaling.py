@@ -20,8 +20,6 @@ WIDTHS = {"narrow": 0.5, "base": 1.0, "wide": 2.0}
 """The named sizes of a model, in times of the usual width."""
 OF_WIDTH = ("widths", "size", "width")
 """Members of a workload that say how wide its model is."""
-
-
 SAME_SIZE = 1.25
 """Models whose numbers of parameters are within this factor are one model, whose last layer may have other classes."""
 

@@ -53,8 +53,8 @@ def check_confidence(confidence: float) -> None:
 def _floats(name: str, values: Iterable[Any]) -> np.ndarray:
     if hasattr(values, "to_numpy"):  # pandas, whose missing value is no float
         values = values.to_numpy(dtype=float, na_value=np.nan)
-    listed = list(np.ravel(values) if isinstance(values, np.ndarray) else values)
+    found = list(np.ravel(values) if isinstance(values, np.ndarray) else values)
     try:
-        return np.array([np.nan if each is None else float(each) for each in listed], dtype=float)
+        return np.array([np.nan if each is None else float(each) for each in found], dtype=float)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be numbers, but got {listed}.") from error
+        raise ValueError(f"{name} must be numbers, but got {found}.") from error

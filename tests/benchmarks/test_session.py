@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.engine import paper_updates
+from benchmarks.gpu import convolutions
 from benchmarks.gpu.session import Session, judged
 
 ROOT = Path(__file__).parents[2]
@@ -78,3 +79,18 @@ def test_a_tiny_session_runs_from_start_to_end(tmp_path):
     assert [row["what"] in ran.stdout for row in written["judged"]] == [True] * 10
     assert {len(rows) for rows in (written["cells"], *written["paper"].values())} == {1}
     assert "skipped" in written["tests"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_variant_that_does_not_fit_is_left_out(monkeypatch, fits):
+    errors = pytest.importorskip("triton.runtime.errors")
+
+    def microseconds(call):
+        if not fits:
+            raise errors.OutOfResources(300_000, 232_448, "shared memory")
+        return 7.0
+
+    monkeypatch.setattr(convolutions, "microseconds", microseconds)
+    found = convolutions.with_variants(lambda: None)
+    assert found == dict.fromkeys(convolutions.VARIANTS, 7.0 if fits else None)

@@ -73,7 +73,7 @@ def told(monkeypatch) -> list[str]:
 
 
 def curves(study: Study, on_device: bool, minutes: float | None = None) -> Curves:
-    """Of six trials in four rows, of which the second diverges."""
+    """The curves of six trials in four rows; the second trial diverges."""
     changed = {1: {"learning_rate": 1e38}}
     desk = Desk([checkpointed.trial(study, index, **changed.get(index, {})) for index in range(6)])
     desk.pace = Counting(minutes)
