@@ -1,7 +1,7 @@
 """What would settle a claim: the sweep that says most, with its command and its cost."""
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -62,12 +62,19 @@ def settle(judged: Judged, evidence: Evidence, load: Load) -> Settles:
     if judged.verdict in (SHOWN, CONTRADICTED):
         return Settles("")
     open_ones = [(part, statement) for part, statement, verdict in judged.statements if verdict == NOT_SHOWN]
-    workloads = sorted(set(evidence.about["workload"]), key=len, reverse=True)
     for _, statement in open_ones:
-        # The longest name first: one name may begin with another.
-        if workload := next((each for each in workloads if each in statement.subject), None):
+        if workload := _named_first(statement.subject, evidence.about["workload"].unique()):
             return _next(workload, evidence, load(workload), judged.claim.by_trials)
     return _test(judged, evidence, load)
+
+
+def _named_first(subject: str, workloads: Iterable[str]) -> str | None:
+    """The workload that a subject names first; the longest of those, as one name may begin with another."""
+    return min(
+        (each for each in workloads if each in subject),
+        key=lambda each: (subject.index(each), -len(each)),
+        default=None,
+    )
 
 
 def _next(workload: str, evidence: Evidence, studies: Sequence[StudyData], by_trials: bool) -> Settles:
