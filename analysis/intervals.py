@@ -7,6 +7,7 @@ Shapes: N feasible trials of one study, R resamples. Steps are infinite where a 
 """
 
 import numpy as np
+import pandas as pd
 from scipy.special import bdtr, betaincinv
 
 RESAMPLES = 2000
@@ -158,3 +159,18 @@ def quotient(one: tuple[float, float, float], other: tuple[float, float, float])
         ends = [value - known, value - known - np.hypot(value - low, most - known)]
         ratio, down, up = np.exp([*ends, value - known + np.hypot(high - value, known - least)])
     return float(ratio), float(down), float(up)
+
+
+def at_most(table: pd.DataFrame, steps: pd.Series) -> pd.Series:
+    """True where steps to a goal are only an upper bound: it was met at the first evaluation, after more than one step.
+
+    Arguments:
+        table: with the column first_evaluation [steps]; without it, or where it is NA, nothing is known of it.
+        steps: to the goal, with the index of `table`; NaN or infinite if it was not reached.
+
+    >>> table = pd.DataFrame({"first_evaluation": [20, 20, 1, None]}, dtype="Int64")
+    >>> at_most(table, pd.Series([20, 25, 1, np.inf])).tolist()
+    [True, False, False, False]
+    """
+    first = table.get("first_evaluation", pd.Series(np.nan, table.index)).astype("Float64").astype("float64")
+    return (steps.astype("Float64").astype("float64") <= first) & (first > 1)

@@ -43,14 +43,16 @@ class Errors(NamedTuple):
     errors: np.ndarray
 
     def steps_to(self, threshold: float) -> int | None:
-        """The fewest steps to an error below the threshold; None if no trial reached it.
+        """The fewest steps to an error below the threshold; None if no trial reached it, or one did at its first
+        evaluation and may have done so earlier.
 
         >>> found = errors(study)
         >>> found.steps_to(0.2), found.steps_to(0.1)
         (21, 61)
         """
         below = np.flatnonzero(self.errors < threshold)
-        return int(self.steps[below[0]]) if below.size else None
+        known = below.size and (below[0] > 0 or self.steps[0] == 1)
+        return int(self.steps[below[0]]) if known else None
 
     def reached(self, threshold: float) -> int:
         """The number of trials whose error fell below the threshold.

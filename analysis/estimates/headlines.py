@@ -44,14 +44,16 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
         reached = curve[np.isfinite(list(tuned.points(curve).values()))]
         subject = curve_text(*key)
         if len(reached) < 2:
-            found.append(f"{subject}: {_only(reached)}.")
+            found.append(f"{subject}: {_only(curve, reached)}.")
             continue
         mine = limits[(limits[CURVE] == list(key)).all(axis=1)].set_index("definition")
         found += [f"{subject}: {_limits(mine, reached)}", f"{subject}: {_measured(curve, reached)}"]
     return found
 
 
-def _only(reached: pd.DataFrame) -> str:
+def _only(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
+    if reached.empty and curve["reached"].any():
+        return "the goal was met at the first evaluation, perhaps earlier, so the steps are only upper bounds"
     if reached.empty:
         return "no batch size reached the goal"
     [(size, steps)] = tuned.points(reached).items()
@@ -61,7 +63,7 @@ def _only(reached: pd.DataFrame) -> str:
 def _limits(limits: pd.DataFrame, reached: pd.DataFrame) -> str:
     first, last = int(reached["batch_size"].iloc[0]), int(reached["batch_size"].iloc[-1])
     if limits["estimate"].isna().all():
-        return "limits of scaling need three batch sizes that reached the goal."
+        return "limits of scaling need three batch sizes with known steps."
     return " ".join([_critical(limits, reached), _perfect(limits, first, last), _useful(limits, first, last)]).strip()
 
 
@@ -146,6 +148,9 @@ def _measured(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
         if by_seeds
         else [_without_seeds(len(reached), curve["stopping"].eq(RECORDED).all())]
     )
+    points = tuned.points(curve)
+    if bounds := [f"{size:,}" for size, found in points.items() if np.isnan(found)]:
+        said.append(f"Batch size {listed(bounds)} met the goal at the first evaluation, perhaps earlier: left out.")
     said += [
         f"Batch size {size:,} lies {ratio if ratio > 1 else 1 / ratio:.2g} times {'above' if ratio > 1 else 'below'} "
         "the curve, more than three standard errors."

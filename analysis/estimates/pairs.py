@@ -30,7 +30,8 @@ class Measured(NamedTuple):
     """One curve of a pair.
 
     Attributes:
-        seeds: batch size -> steps of the tuned configuration by number of the seed.
+        seeds: batch size -> steps of the tuned configuration by number of the seed; without those batch sizes whose
+            steps are only an upper bound.
         residual_sd, free: scatter about the constrained curve and its degrees of freedom; NaN if unknown.
         critical: the critical batch size by McCandlish et al.; NaN unless it is inside the measured range.
     """
@@ -116,8 +117,12 @@ def measured(names: Mapping[str, object], steps: pd.DataFrame, limits: pd.DataFr
     )
     critical = mine[(mine["definition"] == "critical_batch_size_mccandlish") & (mine["estimate_bound"] == "=")]
     by_seeds = len(curve) and (curve["read_from"] == tuned.SEEDS).all()
+    bounds = [size for size, steps in tuned.points(curve).items() if np.isnan(steps)] if len(curve) else []
     return Measured(
-        {int(size): part.set_index("rerun")["steps"].astype(float) for size, part in again.groupby("batch_size")},
+        {
+            int(size): part.set_index("rerun")["steps"].astype(float)
+            for size, part in again[~again["batch_size"].isin(bounds)].groupby("batch_size")
+        },
         float(curve["residual_sd"].iloc[0]) if by_seeds else np.nan,
         int(curve["curve_steps"].notna().sum()) - tuned.SPENT,
         float(critical["estimate"].iloc[0]) if len(critical) else np.nan,

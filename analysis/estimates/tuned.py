@@ -14,6 +14,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from analysis.estimates import convex
+from analysis.intervals import at_most
 from analysis.load import CURVE, GOAL, STUDY
 
 MEDIAN = 1.25
@@ -48,7 +49,8 @@ def table(steps: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         intervals: tuned_low and tuned_high hold the steps of this configuration, optimum_low and optimum_high those of
         a perfectly tuned one, up to what all batch sizes fall short by; luck, tuned_steps / steps_to_result; tuned_for,
         the goal that the configuration was tuned for if it is not this one (else None); and curve_steps, the
-        constrained curve (`analysis.estimates.convex`; NaN if the goal was missed). Of a curve:
+        constrained curve (`analysis.estimates.convex`; NaN if the goal was missed). Steps that are only an upper bound
+        (`analysis.intervals.at_most`) have no intervals and no part in the curve. Of a curve:
         seed_sd, the pooled standard deviation of log steps over seeds; residual_sd, the scatter of the log estimates
         about the curve (NaN with fewer than six batch sizes); read_from, the points that the curve runs through:
         `fresh seeds` if all batch sizes that reached the goal have some, else `search`.
@@ -74,12 +76,14 @@ def _curve(curve: pd.DataFrame, seeds: Sequence[np.ndarray]) -> dict[str, Any]:
     counts = np.array([len(each) for each in seeds])
     missed = np.array([int(np.isinf(each).sum()) for each in seeds])
     tuned = np.array([median(each) for each in seeds])
-    seed_sd, free = pooled(seeds)
+    bounds = at_most(curve, pd.Series(tuned, curve.index)).to_numpy()
+    seed_sd, free = pooled([each for each, bound in zip(seeds, bounds, strict=True) if not bound])
     with np.errstate(divide="ignore", invalid="ignore"):
-        by_seed = np.where(np.isfinite(tuned), MEDIAN * seed_sd / np.sqrt(counts - missed), np.nan)
+        by_seed = np.where(np.isfinite(tuned) & ~bounds, MEDIAN * seed_sd / np.sqrt(counts - missed), np.nan)
     fewest = curve["steps_to_result"].astype("float64").to_numpy()
     by_seeds = bool(counts.any() and counts[np.isfinite(fewest)].all())
     points = np.where(np.isfinite(tuned), tuned, np.nan) if by_seeds else fewest
+    points = np.where(at_most(curve, pd.Series(points, curve.index)), np.nan, points)
     fitted, residual_sd = _constrained(curve["batch_size"].to_numpy(dtype=float), points)
     own = half_width(by_seed, free)
     by_residual = half_width(residual_sd, int(np.isfinite(points).sum()) - SPENT) if by_seeds else np.nan
@@ -155,7 +159,8 @@ def _constrained(sizes: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, flo
 
 
 def points(curve: pd.DataFrame) -> dict[int, float]:
-    """Batch size -> the steps that the curve is fitted to, infinite if the goal was missed.
+    """Batch size -> the steps that the curve is fitted to; infinite if the goal was missed, NaN if they are only an
+    upper bound (`analysis.intervals.at_most`).
 
     Arguments:
         curve: the rows of one curve, from `table`.
@@ -167,6 +172,7 @@ def points(curve: pd.DataFrame) -> dict[int, float]:
     """
     by_seeds = (curve["read_from"] == SEEDS).all()
     steps = curve["tuned_steps" if by_seeds else "steps_to_result"].astype("float64").fillna(np.inf)
+    steps = steps.mask(at_most(curve, steps))
     return dict(zip(curve["batch_size"].tolist(), steps.tolist(), strict=True))
 
 

@@ -14,12 +14,14 @@ from analysis.estimates.tuned import SEEDS
 from analysis.figures import canvas
 from analysis.figures.canvas import MUTED, goal, heading
 from analysis.figures.ticks import powers_of_two, round_decimals
+from analysis.intervals import at_most
 from analysis.labels import BOUNDS, goal_text, number
 from analysis.load import GOAL
 from analysis.question.stages import REFINE
 from analysis.sizes.table import law
 
 NOT_REACHED, PERFECT = "not reached in budget", "perfect scaling"
+AT_MOST = "met at the first evaluation, perhaps earlier"
 INTERVAL, OPTIMUM = "best of N/4 trials, 95 %", "tuned optimum, 95 %"
 CURVE, FEWEST = "convex curve", "fewest steps of the search"
 MODEL, BAR, TUNED_FOR = "minimum of the model", "95 % interval", "tuned for"
@@ -123,25 +125,33 @@ def points(table: pd.DataFrame) -> pd.Series:
     >>> points(table).head(2).tolist(), points(table.drop(columns="read_from")).head(2).tolist()
     ([628.0, 390.0], [759.0, 293.0])
     """
-    fewest = table["steps_to_result"].astype("Float64").where(table["reached"].astype(bool)).astype("float64")
-    if "read_from" not in table:
-        return fewest
-    tuned = table["tuned_steps"].astype("float64")
-    return fewest.where(table["read_from"] != SEEDS, tuned.where(np.isfinite(tuned)))
+    return _shown(table)["y"]
+
+
+def _shown(table: pd.DataFrame) -> pd.DataFrame:
+    """y (steps; NaN if the goal was missed, or they are only an upper bound), bound (whether they are) and all (steps;
+    the budget if the goal was missed)."""
+    steps = table["steps_to_result"].astype("Float64").where(table["reached"].astype(bool)).astype("float64")
+    if "read_from" in table:
+        tuned = table["tuned_steps"].astype("float64")
+        steps = steps.where(table["read_from"] != SEEDS, tuned.where(np.isfinite(tuned)))
+    bounds = at_most(table, steps)
+    return table.assign(y=steps.mask(bounds), bound=bounds, all=steps.fillna(table["train_steps"]))
 
 
 def _costs(table: pd.DataFrame, each: pd.Series) -> pd.DataFrame:
-    """Add what is drawn: y (NaN if the goal was missed), all (then the budget), and fewest, curve, low and high."""
-    steps = points(table)
+    """Add what is drawn: y, bound and all, and fewest, curve, low and high."""
+    shown = _shown(table)
     by_seeds = table.get("read_from", pd.Series(None, table.index)) == SEEDS
     ends = {}
     for end, tuned in (("low", "optimum_low"), ("high", "optimum_high")):
         own = table[tuned].fillna(table[tuned.replace("optimum", "tuned")]) if tuned in table else np.nan
         of_search = table[end].astype("float64") if end in table else pd.Series(np.nan, table.index)
-        ends[end] = of_search.where(~by_seeds, own).where(steps.notna()) * each
+        ends[end] = of_search.where(~by_seeds, own).where(shown["y"].notna()) * each
     return table.assign(
-        y=steps * each,
-        all=steps.fillna(table["train_steps"]) * each,
+        y=shown["y"] * each,
+        bound=shown["bound"],
+        all=shown["all"] * each,
         fewest=table["steps_to_result"].astype("Float64").astype("float64").where(by_seeds) * each,
         curve=table.get("curve_steps", np.nan) * each,
         model=table.get("model_steps", np.nan) * each,
@@ -229,8 +239,7 @@ def by_goal(ax: Axes, table: pd.DataFrame) -> None:
     >>> [line.get_label() for line in ax.lines]
     ['validation cross entropy < 0.4', 'validation cross entropy < 0.2']
     """
-    steps = points(table)
-    table = table.assign(y=steps, all=steps.fillna(table["train_steps"]))
+    table = _shown(table)
     pairs = zip(table["goal_metric"], table["goal_threshold"], strict=True)
     table = table.assign(goal=[goal_text(str(metric), float(threshold)) for metric, threshold in pairs])
     goals = table.sort_values(GOAL, ascending=[True, False])["goal"]
@@ -315,12 +324,16 @@ def critical_by_size(ax: Axes, table: pd.DataFrame, size_laws: pd.DataFrame | No
 
 
 def _mark_missed(ax: Axes, rows: pd.DataFrame, colour: Any) -> dict[str, Any]:
-    """Mark batch sizes that missed the goal at their budget, unconnected; returns a note if there are any."""
-    missed = rows[rows["y"].isna()]
-    if missed.empty:
-        return {}
-    ax.plot(missed["batch_size"], missed["all"], color=colour, label=NOT_REACHED, zorder=4, **canvas.OPEN)
-    return {NOT_REACHED: canvas.OPEN}
+    """Mark batch sizes without known steps, unconnected: at the budget if they missed the goal, at the first evaluation
+    if they met it there. Returns notes if there are any."""
+    notes: dict[str, Any] = {}
+    bounds = rows.get("bound", pd.Series(False, rows.index)).astype(bool)
+    for marked, label, look in ((~bounds, NOT_REACHED, canvas.OPEN), (bounds, AT_MOST, {**canvas.OPEN, "marker": "v"})):
+        unknown = rows[marked & rows["y"].isna()]
+        if len(unknown):
+            ax.plot(unknown["batch_size"], unknown["all"], color=colour, label=label, zorder=4, **look)
+            notes[label] = look
+    return notes
 
 
 def relative_steps(ax: Axes, table: pd.DataFrame) -> None:

@@ -244,7 +244,7 @@ def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     steps = row["steps_to_result"]
     before = int(steps_to_result.outcomes(study, goal)["step_before"][row["trial"]])
     if steps_to_result.met_at_once(study, goal):
-        text = "the goal was met at the first evaluation"
+        text = "the goal was met at the first evaluation, perhaps earlier"
         yield _about("coarse", study, goal, text, "lower evaluation.first to see when")
     elif before < COARSEST * steps and steps - before > 1:
         text = "the goal was met at step {}, and the evaluation before it was at step {}"
@@ -306,9 +306,9 @@ def _bases(steps: pd.DataFrame, base: float) -> Iterator[Caution]:
     for (workload, optimizer, metric, threshold), curve in steps[steps["reached"]].groupby(CURVE):
         examples = curve["batch_size"] * list(tuned.points(curve).values())
         based = curve.assign(examples=examples)[curve["batch_size"] >= base].sort_values("batch_size")
-        ratios = based["examples"] / examples.min()
+        ratios = based["examples"].dropna() / examples.min()
         if ratios.iloc[:1].gt(scaling.PERFECT_SCALING_TOLERANCE).any():
-            size, ratio = based["batch_size"].iloc[0], ratios.iloc[0]
+            size, ratio = based["batch_size"][ratios.index[0]], ratios.iloc[0]
             text = f"batch size {size:,}, the base of perfect scaling, took {ratio:.2g} times the examples of the best"
             text += " batch size, so the limit may be too large"
             cure = "tune the smallest batch sizes further"

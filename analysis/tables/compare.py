@@ -5,6 +5,7 @@ Shapes: N feasible trials of one study, R resamples. Steps are infinite where a 
 
 from collections.abc import Sequence
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,10 +14,26 @@ from analysis.counting import Goal
 from analysis.intervals import ratios
 from analysis.load import GOAL, StudyData
 from analysis.tables import relative
-from analysis.tables.steps_to_result import answerable, feasible_steps, row
+from analysis.tables.steps_to_result import answerable, feasible_steps, met_at_once, row
 
 FIXED = {"optimizer": "workload", "workload": "optimizer"}
 """The column in which two curves differ -> the column that they share."""
+
+
+class _Search(NamedTuple):
+    """The steps to the goal of one search.
+
+    Attributes:
+        steps: of its feasible trials [N], infinite if not reached.
+        censored_at: the fewest steps at which a trial ended without the goal.
+        bound: whether the fewest steps are only an upper bound.
+        drawn: whether the trials were drawn independently.
+    """
+
+    steps: np.ndarray
+    censored_at: float
+    bound: bool
+    drawn: bool
 
 
 def table(
@@ -32,7 +49,8 @@ def table(
 
     Returns:
         A row for each (workload or optimizer, goal, `by`, against, batch_size): speed_up, S(against) / S(by) (infinite
-        if only the first reached the goal, 0 if only the other did, NaN if neither), with low and high, the 95 %
+        if only the first reached the goal, 0 if only the other did, NaN if neither did or one met it at its first
+        evaluation and may have done so earlier), with low and high, the 95 %
         interval of the same ratio of S_n by resampling trials (NaN with fewer than 4 trials and for adaptive
         searches).
 
@@ -43,21 +61,28 @@ def table(
     0  momentum     sgd         256       1.0  0.888889
     """
     fixed = FIXED[by]
-    curves: dict[tuple[str, str, float], dict[str, dict[int, tuple[np.ndarray, float, bool]]]] = {}
+    curves: dict[tuple[str, str, float], dict[str, dict[int, _Search]]] = {}
     for study, goal in answerable(studies, goals):
         held, name = (getattr(study, attribute) for attribute in (fixed, by))
         curve = curves.setdefault((held, goal.metric, goal.threshold), {}).setdefault(name, {})
-        curve[study.batch_size] = feasible_steps(study, goal), row(study, goal)["censored_at"], study.independent
+        ends = row(study, goal)["censored_at"], met_at_once(study, goal)
+        curve[study.batch_size] = _Search(feasible_steps(study, goal), *ends, study.independent)
     related = relative.related(studies) if by == "workload" else None
     rows = []
     for key, by_name in sorted(curves.items()):
         for one, other in combinations(sorted(by_name), 2):
             if related is None or frozenset((one, other)) in related:
-                for size in sorted(by_name[one].keys() & by_name[other].keys()):
-                    (steps, end, drawn), (against, end_against, also) = by_name[one][size], by_name[other][size]
-                    ratio, low, high = speed_up(steps, against, (seed, size), (end, end_against))
-                    rows.append((*key, one, other, size, ratio, *((low, high) if drawn and also else (np.nan, np.nan))))
+                both = sorted(by_name[one].keys() & by_name[other].keys())
+                found = [_ratio(by_name[one][size], by_name[other][size], (seed, size)) for size in both]
+                rows += [(*key, one, other, size, *each) for size, each in zip(both, found, strict=True)]
     return pd.DataFrame(rows, columns=[fixed, *GOAL, by, "against", "batch_size", "speed_up", "low", "high"])
+
+
+def _ratio(one: _Search, other: _Search, seed: tuple[int, int]) -> tuple[float, float, float]:
+    if one.bound or other.bound:
+        return np.nan, np.nan, np.nan
+    ratio, low, high = speed_up(one.steps, other.steps, seed, (one.censored_at, other.censored_at))
+    return (ratio, low, high) if one.drawn and other.drawn else (ratio, np.nan, np.nan)
 
 
 def speed_up(

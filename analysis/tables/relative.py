@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from analysis.intervals import at_most
 from analysis.load import GOAL, StudyData
 
 SUBSETS = "_subsets"
@@ -105,8 +106,9 @@ def table(steps: pd.DataFrame, made_of: pd.DataFrame, norm: int | None = None) -
 
     Returns:
         A row for each (compared: `models`, `data sets` or `subsets`, of: name of the shared part, optimizer, workload,
-        goal, batch_size): relative_steps (NaN where the goal was not reached) and norm. A workload without a result at
-        B_norm is left out; so is a comparison with only one workload left.
+        goal, batch_size): relative_steps (NaN where the goal was not reached or may have been reached before the first
+        evaluation) and norm. A workload without a result at B_norm is left out; so is a comparison with only one
+        workload left.
 
     >>> steps = pd.DataFrame({"workload": ["narrow", "narrow", "wide", "wide"], "optimizer": "sgd",
     ...     "goal_metric": "val/classification_error", "goal_threshold": 0.05, "batch_size": [8, 16, 8, 16],
@@ -134,7 +136,8 @@ def table(steps: pd.DataFrame, made_of: pd.DataFrame, norm: int | None = None) -
 
 def _normalised(group: pd.DataFrame, norm: int | None) -> pd.DataFrame:
     curve = ["workload", *GOAL]
-    reached = group[group["reached"].astype(bool)]
+    known = group["reached"].astype(bool) & ~at_most(group, group["steps_to_result"])
+    reached = group[known]
     count = reached[curve].drop_duplicates().shape[0]  # without the curves that never reached their goal
     common = reached.groupby("batch_size").size()
     common = common[common == count].index
@@ -142,4 +145,4 @@ def _normalised(group: pd.DataFrame, norm: int | None) -> pd.DataFrame:
     at_norm = reached[reached["batch_size"] == norm].set_index(curve)["steps_to_result"].rename("at_norm")
     joined = group.join(at_norm, on=curve, how="inner")
     ratio = joined["steps_to_result"].astype("Float64") / joined["at_norm"].astype("Float64")
-    return joined.assign(relative_steps=ratio.astype("float64"), norm=norm)
+    return joined.assign(relative_steps=ratio.astype("float64").where(known[joined.index]), norm=norm)

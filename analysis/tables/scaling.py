@@ -14,7 +14,7 @@ from analysis.counting import Goal
 from analysis.intervals import PART, RESAMPLES, draws, median_best_of, ratios, resampled
 from analysis.load import CURVE, StudyData
 from analysis.tables import fits
-from analysis.tables.steps_to_result import answerable, feasible_steps, row
+from analysis.tables.steps_to_result import answerable, feasible_steps, met_at_once, row
 
 PERFECT_SCALING_TOLERANCE = 1.2
 USEFUL_GAIN = 1.05
@@ -237,6 +237,8 @@ def table(
 ) -> pd.DataFrame:
     """Every limit of every curve.
 
+    Batch sizes whose steps are only an upper bound (`steps_to_result.met_at_once`) have no part in them.
+
     Arguments:
         goals: the goals to read from the curves; None is each study's own.
         base: base batch size of the perfect-scaling limit and of `critical_batch_size_zhang`; default: the smallest.
@@ -259,12 +261,15 @@ def table(
     ends: dict[Curve, dict[int, float]] = {}
     for study, goal in answerable(studies, goals):
         key = (*study.curve, goal.metric, goal.threshold)
-        curves.setdefault(key, {})[study.batch_size] = feasible_steps(study, goal)
+        curves.setdefault(key, {})
+        if met_at_once(study, goal):
+            continue
+        curves[key][study.batch_size] = feasible_steps(study, goal)
         ends.setdefault(key, {})[study.batch_size] = row(study, goal)["censored_at"]
         adaptive |= set() if study.independent else {key}
     rows = []
     for key, trials in sorted(curves.items()):
-        limits = _limits(trials, base, ends[key], {} if key in adaptive else resamples(trials))
+        limits = _limits(trials, base, ends.get(key, NO_ENDS), {} if key in adaptive else resamples(trials))
         rows += [(*key, name, limit.value, limit.low, limit.high, limit.bound) for name, limit in limits.items()]
     columns = [*CURVE, "definition", "value", "low", "high", "bound"]
     return pd.DataFrame(rows, columns=columns)

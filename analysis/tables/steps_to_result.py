@@ -183,8 +183,13 @@ def met_at_once(study: StudyData, goal: Goal) -> bool:
     (False, True)
     """
     found = row(study, goal)
-    late = bool(found["reached"] and found["steps_to_result"] > 1)
-    return late and int(outcomes(study, goal)["step_before"][found["trial"]]) == 0
+    return bool(found["reached"]) and 1 < int(found["steps_to_result"]) <= int(found["first_evaluation"])
+
+
+def _first_evaluation(study: StudyData, goal: Goal, trial: int) -> int:
+    """The first step after step 0 at which a trial that reached the goal was measured."""
+    steps = np.asarray(measured(study, goal)[trial].steps)
+    return int(steps[steps > 0][0])
 
 
 def _confirmed(study: StudyData) -> int | None:
@@ -255,6 +260,7 @@ def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
         "low": low,
         "high": high,
         "censored_at": censored_at,
+        "first_evaluation": None if trial is None else _first_evaluation(study, goal, trial),
         "complete": len(complete),
         "incomplete": int((counted["status"] == INCOMPLETE).sum()),
         "infeasible": int((counted["status"] == INFEASIBLE).sum()),
@@ -288,11 +294,12 @@ def table(
         not reached), for workloads with tokens also tokens_to_result and tokens_per_example, where a batch size grows
         also batch_schedule (NaN if it is constant), the trial that gave them, tuned_trial and its tuned parameters
         (that trial; with `refine`, the first one with the configuration that its screens chose; NaN if the optimizer
-        lacks a parameter), steps_n (S_n, the median best of n = N/4 trials) with
-        its 95 % interval low and high (infinite if the trials do not bound it,
-        NaN with fewer than 4 trials; for adaptive searches all three are NaN), censored_at (the fewest steps at which
-        a counted feasible trial ended without the goal, a lower bound of infinite values; NaN if all reached it), the
-        numbers of counted trials that are complete, incomplete and infeasible, train_steps (the step budget),
+        lacks a parameter), steps_n (S_n, the median best of n = N/4 trials) with its 95 % interval low and high
+        (infinite if the trials do not bound it, NaN with fewer than 4 trials; for adaptive searches all three are NaN),
+        censored_at (the fewest steps at which
+        a counted feasible trial ended without the goal, a lower bound of infinite values; NaN if all reached it),
+        first_evaluation (steps; of that trial: a goal that is met there may have been met earlier), the numbers of
+        counted trials that are complete, incomplete and infeasible, train_steps (the step budget),
         budget_multiple (its multiple of the study's own budget), stage (how many times the search space was widened),
         stopping (the stopping rule), and steps_trained (by all counted trials, each up to its end).
 
@@ -307,13 +314,13 @@ def table(
     """
     rows = [row(study, goal, stopping) for study, goal in answerable(studies, goals)]
     counts = ("complete", "incomplete", "infeasible")
-    interval = ("steps_n", "low", "high", "censored_at")
+    interval = ("steps_n", "low", "high", "censored_at", "first_evaluation")
     last = (*interval, *counts, "train_steps", "budget_multiple", "stage", "stopping", "steps_trained")
     tokens = OF_TOKENS if any(TOKENS in r for r in rows) else []
     grows = [COLUMN] if any(COLUMN in r for r in rows) else []
     first = [*COLUMNS[:-2], *tokens, *grows, *COLUMNS[-2:]]
     columns = list(dict.fromkeys([*first, *(key for r in rows for key in r if key not in last)])) + list(last)
-    counted = ("steps_to_result", "examples_to_result", *tokens, "trial", "tuned_trial")
+    counted = ("steps_to_result", "examples_to_result", *tokens, "trial", "tuned_trial", "first_evaluation")
     integers = dict.fromkeys(counted, "Int64")
     frame = pd.DataFrame(rows, columns=columns) if rows else pd.DataFrame(columns=[*COLUMNS, *last])
     return frame.astype(integers)

@@ -3,6 +3,10 @@
 import pytest
 
 from analysis.load import load
+from study.settings import Evaluation
+
+FROM_STEP_1 = Evaluation(first=0.0005, every=5)
+"""An end that is the first evaluation would be an upper bound."""
 
 
 @pytest.fixture
@@ -15,7 +19,7 @@ def sweep(tmp_path, make_study, make_curve, write_study):
 
     def write(studies, folder=tmp_path, **fields):
         for size, ends in studies.items():
-            usual = {"examples": 4096, "steps": 2000, "trials": max(1, len(ends))}
+            usual = {"examples": 4096, "steps": 2000, "trials": max(1, len(ends)), "evaluation": FROM_STEP_1}
             study = make_study(batch_size=size, **usual | fields)
             curves = [
                 make_curve(study, index, **({"bad": 7} if end == "bad" else {"reaches": end}))

@@ -229,7 +229,7 @@ def test_fewer_than_four_trials_have_no_interval_anywhere(sweep, advise, one_fig
 def test_advice_says_what_its_steps_do_not_show(sweep, advise):
     """Of searches that learned from their trials, and where the goal was met at the first evaluation."""
     ends = {8: [400] * 8, 64: [40] * 8}
-    folder = sweep(ends, sampler="tpe")
+    folder = sweep(ends, sampler="tpe", evaluation=Evaluation())
     said = advise(folder, "8:1,64:1")
     assert "Adaptive searches, at batch sizes 8 and 64, give no confidence interval." in said
     assert "Too few trials" not in said

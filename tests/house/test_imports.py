@@ -44,7 +44,8 @@ KNOWN_TO = {
 }  # fmt: skip
 # The modules of `analysis` that `study` may import outside its commands.
 OF_ANALYSIS = [
-    f"analysis.{name}" for name in ("counting", "edges", "labels", "question", "errors", "surrogate", "units")
+    f"analysis.{name}"
+    for name in ("counting", "edges", "intervals", "labels", "question", "errors", "surrogate", "units")
 ]
 
 # The straight line of `study`, bottom first: a box imports only boxes of lines above its own.

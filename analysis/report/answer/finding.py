@@ -39,11 +39,10 @@ def finding(steps: pd.DataFrame, limits: pd.DataFrame, pairs: pd.DataFrame) -> F
     known, others = [], []
     for optimizer, curve in curves(steps):
         critical = limit(limits, optimizer, CRITICAL)
-        reached = curve.dropna(subset="point")["batch_size"].tolist()
-        if len(reached) > 1 and not pd.isna(critical.size):
+        if curve["point"].count() > 1 and not pd.isna(critical.size):
             known.append(critical)
         else:
-            others.append(_unlimited(optimizer, reached, len(reached) < len(curve), limits))
+            others.append(_unlimited(optimizer, curve, limits))
     known.sort(key=lambda each: -each.size)
     scales, compared = _scales(known), _compared(pairs, limits)
     if scales or len(known) < 2:
@@ -141,14 +140,13 @@ def _faster(pairs: pd.DataFrame) -> str:
     return f"{one} needs {ratio:.3g} times ({interval}) fewer steps than {other}"
 
 
-def _unlimited(optimizer: str, reached: Sequence[int], others: bool, limits: pd.DataFrame) -> str:
-    """A curve without a critical batch size: what its few points show.
-
-    Arguments:
-        others: whether other batch sizes were searched and missed the goal.
-    """
-    alone = " alone" if others else ""
+def _unlimited(optimizer: str, curve: pd.DataFrame, limits: pd.DataFrame) -> str:
+    """A curve without a critical batch size: what its few points show."""
     name = optimizer_text(optimizer)
+    if curve["reached"].any() and curve["point"].isna().all():
+        return f"{name} met the goal at its first evaluation"
+    reached = curve[curve["reached"].astype(bool)]["batch_size"].tolist()
+    alone = " alone" if len(reached) < len(curve) else ""
     if not reached:
         return f"{name} did not reach the goal"
     if len(reached) == 1:

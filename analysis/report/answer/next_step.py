@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from analysis.estimates import tuned
 from analysis.estimates.until import more, override, trainings, widest
 from analysis.labels import counted, duration, listed
-from analysis.load import STUDY, StudyData
+from analysis.load import CURVE, STUDY, StudyData
 from analysis.question.until import WIDTH, Until
 from analysis.report.answer.values import USEFUL, curves, limit
 from analysis.tables.steps_to_result import is_complete
@@ -18,6 +19,8 @@ from analysis.tables.steps_to_result import is_complete
 SWEEP = ["python", "-m", "study", "sweep"]
 LARGER = (2, 4)
 """Multiples of the largest batch size that are proposed if steps still fall there."""
+EARLIER = 20
+"""How many times earlier the first evaluation is proposed."""
 Key = tuple[str, str, int]
 
 
@@ -78,7 +81,11 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
     if any(study.imported for study in studies):
         return NextStep(known, "")
     change = (
-        _unfinished(studies) or _missed(studies, steps) or _larger(studies, steps, limits) or _finer(studies, steps)
+        _unfinished(studies)
+        or _missed(studies, steps)
+        or _bounded(studies, steps)
+        or _larger(studies, steps, limits)
+        or _finer(studies, steps)
     )
     seconds = seconds_of(studies, change.units, cost)
     return NextStep(known, change.advice, command(studies, change.overrides), seconds, change.provided)
@@ -108,10 +115,27 @@ def _missed(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None
     doubled = {f"budget.{name}": f"{2 * budget[name]:g}" for name in ("tokens", "epochs", "steps") if budget.get(name)}
     if budget.get("max_steps"):
         doubled["budget.max_steps"] = f"{2 * budget['max_steps']:g}"
-    results = dict(word.split("=", 1) for word in _words(studies) if "=" in word).get("results")
-    folder = f"{results or f'results/{studies[0].workload}'}-longer"
     units = {study.key: 2.0 * trainings(_search(study)) for study in studies}
-    return _Change("double the budget, because no trial reached the goal", doubled | {"results": folder}, units)
+    advice = "double the budget, because no trial reached the goal"
+    return _Change(advice, doubled | {"results": _folder(studies, "longer")}, units)
+
+
+def _bounded(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None:
+    """An earlier first evaluation where steps are only an upper bound. It asks another question, too."""
+    found = (tuned.points(curve) for _, curve in steps.groupby(CURVE))
+    sizes = sorted({size for points in found for size, point in points.items() if np.isnan(point)})
+    if not sizes:
+        return None
+    advice = f"evaluate earlier, because the goal was met at the first evaluation at batch size {listed(sizes)}"
+    first = studies[0].question["evaluation"]["first"] / EARLIER
+    units = {study.key: float(trainings(_search(study))) for study in studies}
+    return _Change(advice, {"evaluation.first": f"{first:.2g}", "results": _folder(studies, "earlier")}, units)
+
+
+def _folder(studies: Sequence[StudyData], suffix: str) -> str:
+    """A folder for another question, beside that of these studies."""
+    results = dict(word.split("=", 1) for word in _words(studies) if "=" in word).get("results")
+    return f"{results or f'results/{studies[0].workload}'}-{suffix}"
 
 
 def _larger(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFrame) -> _Change | None:

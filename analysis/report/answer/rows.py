@@ -31,7 +31,7 @@ class Row(NamedTuple):
     def sentence(self) -> str:
         """The row in a sentence for the terminal."""
         if self.steps == UNKNOWN:
-            return f"{self.optimizer}: no batch size reached the goal."
+            return f"{self.optimizer}: the steps to the goal are known at no batch size."
         parts = [f"{self.steps.text} steps{_in_brackets(self.steps)} {self.steps.note}"]
         if self.learning_rate != UNKNOWN:
             parts.append(f"learning rate {self.learning_rate.text}{_in_brackets(self.learning_rate)}")

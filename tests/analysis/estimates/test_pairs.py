@@ -146,7 +146,7 @@ def compared(fresh, critical):
     frames = searches, ends, pd.DataFrame(runs, columns=["optimizer", "batch_size", "rerun", "steps"])
     searches, ends, again = (frame.assign(workload="tiny", **METRIC) for frame in frames)
     steps = pd.DataFrame({"optimizer": names, "workload": "tiny", **METRIC})
-    steps = steps.assign(residual_sd=0.05, curve_steps=1.0, read_from="fresh seeds")
+    steps = steps.assign(residual_sd=0.05, curve_steps=1.0, read_from="fresh seeds", batch_size=8, tuned_steps=1.0)
     return pairs.table(searches, steps, ends, again), ends
 
 

@@ -1,8 +1,11 @@
 """Estimates from fresh seeds: known answers, missing seeds, and how often the intervals hold the truth."""
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.estimated import estimated
 from scipy import stats
 
 from analysis.counting import Goal
@@ -10,6 +13,7 @@ from analysis.estimates import limits, split, tuned
 from analysis.load import CURVE, GOAL, STUDY
 from analysis.tables import answers, scaling, steps_to_result
 from study.records import Budget
+from study.settings import Evaluation
 
 INF, NAN = np.inf, np.nan
 NAMES = {"workload": "tiny", "optimizer": "sgd", "goal_metric": "val/loss", "goal_threshold": 0.1}
@@ -231,3 +235,31 @@ def test_an_empty_table_has_the_columns():
     empty = steps_to_result.table([])
     assert set(tuned.COLUMNS) < set(tuned.table(empty, answers.rerun_steps([])))
     assert list(empty[CURVE]) == CURVE
+
+
+AT_FIRST = {1: 40, 4: 40, 16: 130, 64: 60, 256: 42, 1024: 41}
+"""Steps of which the first two are those of the first evaluation, 2 % of 2,000 steps."""
+AFTER = {size: steps for size, steps in AT_FIRST.items() if size >= 16}
+
+
+def four(ends):
+    return {size: [steps] * 4 for size, steps in ends.items()}
+
+
+@pytest.mark.parametrize("first", [0.02, 0.0005])
+def test_steps_known_only_as_an_upper_bound_have_no_part_in_a_curve(results, tmp_path, first):
+    # A flat start was read off the grid of evaluations: without it S(B) falls from the first known point on.
+    whole = estimated(results(four(AT_FIRST), evaluation=Evaluation(first=first)))
+    bounds = [size for size, steps in tuned.points(whole.steps).items() if np.isnan(steps)]
+    assert bounds == ([1, 4] if first == 0.02 else [])
+    assert whole.steps["curve_steps"].isna().sum() == len(bounds)
+    assert whole.steps["first_evaluation"].unique().tolist() == [round(2000 * first)]
+    shutil.rmtree(tmp_path / "studies")
+    alone = estimated(results(four(AFTER), evaluation=Evaluation(first=first)))
+    columns = ["definition", "value", "bound", "estimate", "estimate_low", "estimate_high"]
+    assert whole.limits[columns].equals(alone.limits[columns]) == bool(bounds)
+
+
+def test_upper_bounds_say_so(results, tmp_path, says):
+    results(four(AT_FIRST), evaluation=Evaluation())
+    assert "<= 40" in says("report", tmp_path)

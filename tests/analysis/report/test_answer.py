@@ -20,6 +20,7 @@ from analysis.report.answer.headed import headed
 from analysis.report.answer.next_step import command, next_step
 from analysis.report.answer.rows import rows
 from analysis.report.answer.values import CRITICAL, UNKNOWN, USEFUL
+from study.settings import Evaluation
 
 PUBLISHED = Path(__file__).parents[3] / "results/published"
 NAMES = {"workload": "digits", "goal_metric": "val/classification_error", "goal_threshold": 0.05}
@@ -180,13 +181,18 @@ NEXT = {
     "unfinished": ({8: [400] * 8, 64: [100] * 7 + ["missing"]}, "continue the sweep: 1 search left", 2.5),
     "missed": ({8: [None] * 4, 64: [None] * 4}, "double the budget, because no trial reached the goal", 40.0),
     "still falling": ({4: [800] * 8, 8: [400] * 8, 16: [200] * 8}, "sweep batch sizes 32 and 64, because", 120.0),
+    "bounds": (
+        {8: [40] * 8, 64: [100] * 8},
+        "evaluate earlier, because the goal was met at the first evaluation",
+        40.0,
+    ),
     "flat": ({8: [100] * 8, 64: [50] * 8, 256: [50] * 8}, "train each tuned configuration with 4 fresh seeds", 30.0),
 }
 
 
 @pytest.mark.parametrize(("ends", "advice", "seconds"), NEXT.values(), ids=NEXT)
 def test_the_next_step_and_its_cost(proposed, ends, advice, seconds):
-    found = proposed(ends)
+    found = proposed(ends, evaluation=Evaluation())
     assert found.advice.startswith(advice)
     assert found.seconds == pytest.approx(seconds)  # 2.5 s a trial, one worker
     assert found.command == ""  # these studies have no command on record

@@ -8,6 +8,7 @@ from helpers.made_tables import METRIC, panels_of
 from analysis.load import LoadError, load
 from analysis.report.build import read
 from analysis.sizes import table
+from study.settings import Evaluation
 
 MCCANDLISH = "critical_batch_size_mccandlish"
 BATCH_SIZES = (4, 16, 64, 256, 1024)
@@ -21,7 +22,8 @@ def swept(tmp_path, make_study, make_curve, write_study):
         for value, about in zip(critical, workloads, strict=True):
             for size in BATCH_SIZES:
                 workload = {"_target_": "somewhere.Tiny", "train_examples": 4096} | about
-                study = make_study(batch_size=size, steps=20000, workload=workload, trials=4, **fields)
+                usual = {"steps": 20000, "trials": 4, "evaluation": Evaluation(first=0.0005)}
+                study = make_study(batch_size=size, workload=workload, **usual | fields)
                 steps = round(50 * (1 + value / size))
                 write_study(tmp_path, study, [make_curve(study, index, reaches=steps) for index in range(4)])
         return tmp_path

@@ -5,10 +5,13 @@ import pytest
 
 from analysis.tables import learning_curves
 from analysis.tables.learning_curves import MISSED, REACHED
+from study.settings import Evaluation
 
 
 def test_each_trial_up_to_its_end_the_best_first(results):
-    studies = results({8: [300, None, "bad", 100, "missing"], 64: [None, None]}, stopping="budget")
+    studies = results(
+        {8: [300, None, "bad", 100, "missing"], 64: [None, None]}, stopping="budget", evaluation=Evaluation()
+    )
     table = learning_curves.learning_curves(studies)
     assert list(table.drop_duplicates("batch_size")["batch_size"]) == [8, 64]
     small, large = (table[table["batch_size"] == size] for size in (8, 64))

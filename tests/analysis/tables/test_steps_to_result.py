@@ -14,7 +14,7 @@ from analysis.intervals import median_best_of
 from analysis.load import load_study
 from analysis.tables import scaling, steps_to_result, trials
 from analysis.tables.scaling import Limit, maximum_useful_batch_size, perfect_scaling_limit
-from study.settings import Budget
+from study.settings import Budget, Evaluation
 
 INF = math.inf
 
@@ -29,7 +29,7 @@ def test_one_study(results):
     # Trial 5 is beyond the first four feasible ones; of a tie the lower index counts.
     found = {"steps_to_result": 300, "examples_to_result": 9600, "trial": 3, "tuned_trial": 3}
     # Of four trials, two cannot be said to lie above their median.
-    interval = {"steps_n": 300.0, "low": 300.0, "high": INF, "censored_at": 2000.0}
+    interval = {"steps_n": 300.0, "low": 300.0, "high": INF, "censored_at": 2000.0, "first_evaluation": 1}
     counts = {"complete": 4, "incomplete": 0, "infeasible": 1}
     trained = {"train_steps": 2000, "budget_multiple": 1.0, "steps_trained": 2000 + 400 + 7 + 300 + 300}
     assert row == names | goal | found | interval | counts | trained
@@ -93,8 +93,10 @@ def test_an_unfinished_trial_is_never_counted(tmp_path, make_study, make_curve, 
 
 
 def test_another_goal_is_read_off_the_same_curves(results):
-    [study] = results({8: [300, None]})
-    assert steps_to_result.row(study, Goal("val/classification_error", 0.95))["steps_to_result"] == 40  # 2 % of 2000
+    [study] = results({8: [300, None]}, evaluation=Evaluation())
+    loose = Goal("val/classification_error", 0.95)
+    assert steps_to_result.row(study, loose)["steps_to_result"] == 40  # 2 % of 2000
+    assert steps_to_result.met_at_once(study, loose)
     assert steps_to_result.row(study, Goal("val/classification_error", 0.06))["steps_to_result"] == 300
     assert not steps_to_result.row(study, Goal("val/classification_error", 0.01))["reached"]
     assert not steps_to_result.row(study, Goal("test/loss", 9.0))["reached"]  # never measured

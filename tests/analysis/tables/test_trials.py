@@ -9,13 +9,14 @@ import pytest
 
 from analysis.load import load_study
 from analysis.tables import best_errors, relative, trials
+from study.settings import Evaluation
 
 INF = math.inf
 GOAL = {"goal_metric": "val/classification_error", "goal_threshold": 0.1}
 
 
 def test_every_counted_trial_has_a_row(results):
-    table = trials.trials(results({32: [None, 400, "bad", 300]}))
+    table = trials.trials(results({32: [None, 400, "bad", 300]}, evaluation=Evaluation()))
     assert list(table["status"]) == ["COMPLETE", "COMPLETE", "INFEASIBLE", "COMPLETE"]
     assert [None if pd.isna(s) else s for s in table["steps_to_goal"]] == [None, 400, None, 300]
     assert list(table["least_error"]) == pytest.approx([0.9, 0.05, INF, 0.05])
