@@ -25,8 +25,8 @@ SAME_SIZE = 1.25
 
 
 def regimes(evidence: Evidence) -> Tree:
-    """(a) Steps fall in proportion to the batch size at first, then by less, then no more: with some optimizer of every
-    workload and goal.
+    """(a) Steps fall in proportion to the batch size at first, then by less, then no more: of every model on every data
+    set, with some optimizer and goal.
 
     Shown by three limits: the perfect-scaling limit lies above the smallest batch size; the maximum useful batch size
     is larger than it; and it lies below the largest batch size, or 20 times the critical batch size does: there the
@@ -39,7 +39,7 @@ def regimes(evidence: Evidence) -> Tree:
     ['shown', 'shown', 'not shown', 'not shown', 'shown', 'shown', 'not shown', 'shown']
     """
     workloads = []
-    for group in evidence.groups("workload", "goal"):
+    for group in evidence.groups("dataset", "part", "model"):
         curves = [every(_regimes(curve)) for curve in group if PERFECT in curve.limits.index]
         workloads.append(some([curve for curve in curves if curve.parts]))
     return every([workload for workload in workloads if workload.parts])
