@@ -6,7 +6,7 @@ import pandas as pd
 from analysis.counting import RECORDED
 from analysis.estimates import split, tuned
 from analysis.estimates.limits import IN_TOKENS
-from analysis.labels import curve_text, listed, number, short_count
+from analysis.labels import batch_sizes, curve_text, listed, number, short_count
 from analysis.load import CURVE
 from analysis.question.stages import FRESH_SEEDS
 from analysis.tables import fits
@@ -149,8 +149,8 @@ def _measured(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
         else [_without_seeds(len(reached), curve["stopping"].eq(RECORDED).all())]
     )
     points = tuned.points(curve)
-    if bounds := [f"{size:,}" for size, found in points.items() if np.isnan(found)]:
-        said.append(f"Batch size {listed(bounds)} met the goal at the first evaluation, perhaps earlier: left out.")
+    if bounds := [size for size, found in points.items() if np.isnan(found)]:
+        said.append(f"Left out: at {batch_sizes(bounds)} the goal was met at the first evaluation, perhaps earlier.")
     said += [
         f"Batch size {size:,} lies {ratio if ratio > 1 else 1 / ratio:.2g} times {'above' if ratio > 1 else 'below'} "
         "the curve, more than three standard errors."

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.estimates import tuned
 from analysis.estimates.until import more, override, trainings, widest
-from analysis.labels import counted, duration, listed
+from analysis.labels import batch_sizes, counted, duration, listed
 from analysis.load import CURVE, STUDY, StudyData
 from analysis.question.until import WIDTH, Until
 from analysis.report.answer.values import USEFUL, curves, limit
@@ -126,7 +126,7 @@ def _bounded(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | Non
     sizes = sorted({size for points in found for size, point in points.items() if np.isnan(point)})
     if not sizes:
         return None
-    advice = f"evaluate earlier, because the goal was met at the first evaluation at batch size {listed(sizes)}"
+    advice = f"evaluate earlier, because the goal was met at the first evaluation at {batch_sizes(sizes)}"
     first = studies[0].question["evaluation"]["first"] / EARLIER
     units = {study.key: float(trainings(_search(study))) for study in studies}
     return _Change(advice, {"evaluation.first": f"{first:.2g}", "results": _folder(studies, "earlier")}, units)
