@@ -52,7 +52,7 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
 
 
 def _only(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
-    if reached.empty and curve["reached"].any():
+    if reached.empty and np.isnan([*tuned.points(curve).values()]).any():
         return "the goal was met at the first evaluation, perhaps earlier, so the steps are only upper bounds"
     if reached.empty:
         return "no batch size reached the goal"

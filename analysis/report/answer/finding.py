@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.estimates import verdicts
+from analysis.estimates import tuned, verdicts
 from analysis.estimates.pairs import ALL
 from analysis.labels import OPTIMIZERS, listed, optimizer_text
 from analysis.report.answer.values import CRITICAL, USEFUL, Limit, curves, limit, size
@@ -143,9 +143,10 @@ def _faster(pairs: pd.DataFrame) -> str:
 def _unlimited(optimizer: str, curve: pd.DataFrame, limits: pd.DataFrame) -> str:
     """A curve without a critical batch size: what its few points show."""
     name = optimizer_text(optimizer)
-    if curve["reached"].any() and curve["point"].isna().all():
+    points = tuned.points(curve)
+    reached = [size for size, steps in points.items() if not np.isinf(steps)]
+    if reached and np.isnan([points[size] for size in reached]).all():
         return f"{name} met the goal at its first evaluation"
-    reached = curve[curve["reached"].astype(bool)]["batch_size"].tolist()
     alone = " alone" if len(reached) < len(curve) else ""
     if not reached:
         return f"{name} did not reach the goal"

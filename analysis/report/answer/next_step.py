@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.estimates import tuned
 from analysis.estimates.until import more, override, trainings, widest
-from analysis.labels import batch_sizes, counted, duration, listed
+from analysis.labels import batch_sizes, counted, duration
 from analysis.load import CURVE, STUDY, StudyData
 from analysis.question.until import WIDTH, Until
 from analysis.report.answer.values import USEFUL, curves, limit
@@ -153,7 +153,7 @@ def _larger(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFr
     if not times or not mine:
         return None
     sizes = [each * largest for each in times]
-    advice = f"sweep batch sizes {listed(sizes)}, because steps still fall at {largest:,}"
+    advice = f"sweep {batch_sizes(sizes)}, because steps still fall at {largest:,}"
     units = {study.key: sum(times) * float(trainings(_search(study))) for study in mine}
     some = {"optimizer": ",".join(still)} if len(still) < steps["optimizer"].nunique() else {}
     return _Change(advice, {"batch_size": ",".join(map(str, sizes)), **some}, units, " if the steps fall no further")

@@ -166,6 +166,20 @@ def test_the_learning_rates_of_a_row_are_those_of_the_good_trials_there():
     assert "critical batch size 37 (31 to 43)" in row.sentence
 
 
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ({8: 40, 64: 40}, "Momentum met the goal at its first evaluation"),
+        ({8: 40, 64: None}, "Momentum met the goal at its first evaluation"),
+        ({8: None, 64: None}, "Momentum did not reach the goal"),
+    ],
+)
+def test_a_curve_without_known_steps_says_why(steps, said):
+    # A trial of the search reached the goal even where half of the fresh seeds missed it.
+    curve = steps_of({"momentum": steps}).assign(first_evaluation=40, reached=True)
+    assert finding(curve, limits_of({"momentum": NONE}), pairs_of()).title == said
+
+
 @pytest.fixture
 def proposed(sweep):
     """The next step of studies that `sweep` writes."""
