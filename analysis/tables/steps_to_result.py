@@ -296,12 +296,11 @@ def table(
         (that trial; with `refine`, the first one with the configuration that its screens chose; NaN if the optimizer
         lacks a parameter), steps_n (S_n, the median best of n = N/4 trials) with its 95 % interval low and high
         (infinite if the trials do not bound it, NaN with fewer than 4 trials; for adaptive searches all three are NaN),
-        censored_at (the fewest steps at which
-        a counted feasible trial ended without the goal, a lower bound of infinite values; NaN if all reached it),
-        first_evaluation (steps; of that trial: a goal that is met there may have been met earlier), the numbers of
-        counted trials that are complete, incomplete and infeasible, train_steps (the step budget),
-        budget_multiple (its multiple of the study's own budget), stage (how many times the search space was widened),
-        stopping (the stopping rule), and steps_trained (by all counted trials, each up to its end).
+        censored_at (the fewest steps at which a counted feasible trial ended without the goal, a lower bound of
+        infinite values; NaN if all reached it), first_evaluation (steps; of that trial: a goal that is met there may
+        have been met earlier), the numbers of counted trials that are complete, incomplete and infeasible, train_steps
+        (the step budget), budget_multiple (its multiple of the study's own budget), stage (how many times the search
+        space was widened), stopping (the stopping rule), and steps_trained (by all counted trials, each up to its end).
 
     >>> from analysis import load
     >>> from analysis.tables import answers, steps_to_result
