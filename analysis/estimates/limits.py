@@ -83,12 +83,14 @@ def critical(
     (49, 64, 83)
     """
     reached = {size: steps for size, steps in points.items() if np.isfinite(steps)}
-    found = critical_batch_sizes(reached, base, shoulder)
-    if errors and len(reached) >= convex.FEWEST:
+    if not errors or len(reached) < convex.FEWEST:
+        found = critical_batch_sizes(reached, base, shoulder)
+    else:
         fit = fits.hyperbola(reached)
-        by_residual = tuned.half_width(fit.residual, fit.points - len(fit.log_errors))
-        by_points = tuned.half_width(np.mean(list(errors.values())), tuned.NORMAL)
-        found = {name: _widened(limit, by_points / max(by_residual, 1e-9)) for name, limit in found.items()}
+        by_points = float(tuned.half_width(np.mean(list(errors.values())), tuned.NORMAL))
+        found = critical_batch_sizes(reached, base, shoulder, np.fmax(fit.reach, by_points))
+        if min(reached) <= fit.critical <= max(reached):
+            found = {name: _widened(limit, by_points / max(fit.reach, 1e-9)) for name, limit in found.items()}
     return {name: _opened(limit, reached) for name, limit in found.items()}
 
 

@@ -20,6 +20,10 @@ POLISH, NEAR = 60, 1e-5
 """The most steps that polish a minimum; the first of them is shorter than this."""
 EXACT = 1e-6
 """The least residual of log S: below it, standard errors would be lost to rounding."""
+BEYOND = (7.0, 12.0)
+"""How far log B_c may lie below and above the measured batch sizes; farther off, the curve is a straight line there."""
+PROFILE = 4001
+"""Points of a profile over log B_c."""
 ZHANG_OVERHEAD = 0.2
 """The extra data over linear scaling from the base batch size at which Zhang et al. call a batch size critical."""
 
@@ -73,6 +77,16 @@ class Fit:
             return float(self.critical * np.exp(-width)), float(self.critical * np.exp(width))
 
     @property
+    def reach(self) -> float:
+        """The half-width of the 95 % interval of one residual; NaN with as many parameters as points.
+
+        >>> round(hyperbola({4: 1650, 16: 510, 64: 205, 256: 124, 1024: 107}).reach, 3)
+        0.117
+        """
+        spare = self.points - len(self.log_errors)
+        return float(stdtrit(spare, 0.975) * self.residual) if spare else np.nan
+
+    @property
     def information(self) -> float:
         """AICc, Akaike's criterion corrected for few points; lower is better. NaN with too few points."""
         parameters = len(self.log_errors) + 1  # plus the variance of the residuals
@@ -100,6 +114,42 @@ def hyperbola(steps: Mapping[int, float]) -> Fit:
     (100.0, 64.0)
     """
     return _fit(steps, parameters=2)
+
+
+def critical_within(steps: Mapping[int, float], reach: float) -> tuple[float, float]:
+    """The ends of the range of B_c whose best hyperbola fits almost as well as the best of all.
+
+    The sum of squared residuals of log S is there at most reach² above its least (a profile likelihood, Venzon and
+    Moolgavkar 1988), so the range is an interval also where B_c lies outside of the measured batch sizes and the error
+    at the minimum says nothing.
+
+    Arguments:
+        steps: batch size -> S(B); infinite or NaN if the goal was not reached.
+        reach: Student's t times the standard error of log S.
+
+    Returns:
+        (low, high) [examples]; 0 and infinite where a straight line fits as well.
+
+    >>> steps = {size: 100 * (1 + 1000 / size) for size in (4, 16, 64, 256)}
+    >>> [round(end) if np.isfinite(end) else end for end in critical_within(steps, 0.2)]
+    [479, 3170]
+    >>> critical_within({size: 1000 / size for size in (4, 16, 64, 256)}, 0.2)[1]
+    inf
+    """
+    known = [(size, value) for size, value in sorted(steps.items()) if np.isfinite(value)]
+    sizes, log_steps = np.log(np.array(known, dtype=float)).T
+    log_critical = np.linspace(sizes.min() - BEYOND[0], sizes.max() + BEYOND[1], PROFILE)
+    rest = log_steps - np.logaddexp(0.0, log_critical[:, None] - sizes)
+    squares = ((rest - rest.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
+    above = squares - squares.min() - reach**2
+    inside = np.flatnonzero(above <= 0)
+
+    def crossing(first: int, last: int) -> float:
+        share = above[first] / (above[first] - above[last])
+        return float(np.exp(log_critical[first] + share * (log_critical[last] - log_critical[first])))
+
+    low, high = int(inside[0]), int(inside[-1])
+    return (0.0 if low == 0 else crossing(low - 1, low)), (np.inf if high == PROFILE - 1 else crossing(high, high + 1))
 
 
 def shoulder(steps: Mapping[int, float]) -> Fit:
@@ -139,9 +189,8 @@ def _fit(steps: Mapping[int, float], parameters: int) -> Fit:
 @lru_cache(maxsize=256)  # limits and fits use the same curve
 def _fitted(reached: tuple[tuple[int, float], ...], parameters: int) -> Fit:
     sizes, log_steps = np.log(np.array(reached, dtype=float)).T
-    # Beyond these bounds the curve is a straight line at the measured batch sizes, whatever the exact values.
-    low = np.array([log_steps.min() - 12, sizes.min() - 7, np.log(0.2)])[:parameters]
-    high = np.array([log_steps.max() + 1, sizes.max() + 12, np.log(50.0)])[:parameters]
+    low = np.array([log_steps.min() - 12, sizes.min() - BEYOND[0], np.log(0.2)])[:parameters]
+    high = np.array([log_steps.max() + 1, sizes.max() + BEYOND[1], np.log(50.0)])[:parameters]
 
     slopes = partial(_slopes, sizes)
 

@@ -188,16 +188,18 @@ def _bound(limit: int, measured: Iterable[int], reached: Iterable[int]) -> str:
 
 
 def critical_batch_sizes(
-    steps: Mapping[int, float], base: float | None = None, shoulder: bool = True
+    steps: Mapping[int, float], base: float | None = None, shoulder: bool = True, reach: float | None = None
 ) -> dict[str, Limit]:
     """The critical batch size by each published definition (`analysis.tables.fits`).
 
-    A fitted value outside the measured batch sizes is only a bound: the nearest measured batch size, `<` or `>`.
+    A fitted value outside the measured batch sizes is only a bound: the nearest measured batch size, `<` or `>`. The
+    interval is then open on that side, and ends on the other where `fits.critical_within` does.
 
     Arguments:
         steps: batch size -> S(B), infinite if not reached; the fits omit these batch sizes.
         base: B0 of Zhang et al.'s definition; the smallest batch size by default.
         shoulder: False leaves out the sharp shoulder, whose fit takes longest.
+        reach: of `fits.critical_within`; by default from the residuals of the fit.
 
     Returns:
         Definition -> limit; NaN where too few batch sizes reached the goal: three for the hyperbola, four for the
@@ -212,6 +214,8 @@ def critical_batch_sizes(
     if len(reached) >= 3:
         fit = fits.hyperbola(steps)
         low, high = fit.interval()
+        if not reached[0] <= fit.critical <= reached[-1] and fit.points > len(fit.log_errors):
+            low, high = fits.critical_within(steps, reach or fit.reach)
         base = base or min(steps)
         zhang = [fits.zhang_critical(replace(fit, critical=value), base) for value in (fit.critical, low, high)]
         found["critical_batch_size_mccandlish"] = _within(reached, fit.critical, low, high)
@@ -224,12 +228,13 @@ def critical_batch_sizes(
 
 
 def _within(sizes: Sequence[int], value: float, low: float, high: float) -> Limit:
-    """The value with its interval; a bound without an interval if the value is outside the measured batch sizes."""
-    if value > sizes[-1]:
-        return Limit(float(sizes[-1]), ">")
-    if value < sizes[0]:
-        return Limit(float(sizes[0]), "<")
-    return Limit(value, "=", low, high) if np.isfinite(high) else Limit(value, "=")
+    """The value with its interval; outside the measured batch sizes a bound, whose interval is open on that side."""
+    first, last = float(sizes[0]), float(sizes[-1])
+    if value > last:
+        return Limit(last, ">", min(low, last), np.inf) if low > 0 else Limit(last, ">")
+    if value < first:
+        return Limit(first, "<", 0.0, max(high, first)) if np.isfinite(high) else Limit(first, "<")
+    return Limit(value, "=", low, high) if low > 0 or np.isfinite(high) else Limit(value, "=")
 
 
 def table(

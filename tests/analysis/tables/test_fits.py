@@ -94,12 +94,27 @@ def test_every_definition_by_name():
         (dict.fromkeys(SIZES, 300.0), (1.0, "<")),  # no gain anywhere
     ],
 )
-def test_what_the_data_do_not_show_is_a_bound_without_an_interval(steps, expected):
+def test_what_the_data_do_not_show_is_a_bound(steps, expected):
     found = critical_batch_sizes(steps)
     for name in ("mccandlish", "shoulder", *(["zhang"] if expected[1] == ">" else [])):
         limit = found[f"critical_batch_size_{name}"]
         assert (limit.value, limit.bound) == expected
-        assert np.isnan([limit.low, limit.high]).all()
+        # Without noise the other end is certain, too; the shoulder has no interval.
+        ends = [np.nan, np.nan] if name == "shoulder" else [limit.value, np.inf][:: 1 if limit.bound == ">" else -1]
+        ends = [0.0, limit.value] if ends[0] == np.inf else ends
+        assert [limit.low, limit.high] == pytest.approx(ends, nan_ok=True)
+
+
+@pytest.mark.parametrize("times", [1 / 4096, 1, 2, 8, 1000])
+def test_the_interval_of_a_bound_holds_the_truth(times):
+    # The error at a minimum far outside the measured batch sizes says nothing: a profile does.
+    draws, truth = np.random.default_rng(0), 4096 * times
+    noisy = [{b: s * np.exp(0.1 * draws.normal()) for b, s in curve(truth).items()} for _ in range(200)]
+    found = [critical_batch_sizes(steps, shoulder=False)["critical_batch_size_mccandlish"] for steps in noisy]
+    bounds = [limit for limit in found if limit.bound != "="]
+    held = [limit.low <= truth <= limit.high for limit in bounds if not np.isnan(limit.low)]
+    assert len(bounds) > 20
+    assert np.mean(held) > 0.9
 
 
 def test_too_few_batch_sizes_say_nothing():
