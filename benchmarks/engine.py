@@ -53,7 +53,7 @@ from study.records import PRECISIONS, Study
 from study.run import _processor
 from study.search.tuner import Tuner, point
 from study.space import values
-from study.workers.pool import Workers
+from study.workers.pool import TrialTooLarge, Workers
 from study.workers.start import one_thread_environment
 from workloads.base import Splits, Workload, build
 from workloads.data.datasets import DATASETS
@@ -325,6 +325,8 @@ def measured(
     """The figures of one model and batch size, from `count` rounds."""
     with Workers(job.placement) as workers:
         [cost] = workers.measure([study])
+        if isinstance(cost, TrialTooLarge):
+            raise cost
         brief = sum(tuned.each(partial(plain_rate, device, seconds, 0), study))
 
         def one_round() -> tuple[float, float, float, float]:

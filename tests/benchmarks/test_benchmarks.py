@@ -3,9 +3,13 @@
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from helpers.fused import seldom
+
+from benchmarks import engine
+from study.workers.pool import TrialTooLarge
 
 ROOT = Path(__file__).parents[2]
 SMALLEST = {
@@ -27,3 +31,10 @@ def test_it_runs(name: str) -> None:
     assert "Traceback" not in ran.stderr, ran.stderr
     assert ran.returncode == 0 or "imit" in ran.stdout + ran.stderr, ran.stdout + ran.stderr
     assert ran.stdout
+
+
+def test_a_study_that_fits_on_no_worker_ends_with_the_message_of_the_pool():
+    with mock.patch.object(engine, "Workers") as workers:
+        workers.return_value.__enter__.return_value.measure.return_value = [TrialTooLarge("needs 20 GiB")]
+        with pytest.raises(TrialTooLarge, match="20 GiB"):
+            engine.measured(mock.Mock(), mock.Mock(), mock.Mock(), mock.MagicMock(), "cpu", 1, 0.1)
