@@ -82,7 +82,8 @@ def write(results: Path, number: int, wanted: int) -> None:
     steps = np.linspace(TRAIN_STEPS / EVALUATIONS, TRAIN_STEPS, EVALUATIONS).astype(np.int64)
     half_life = 1500 * (1 / study.batch_size + 1 / 512) * 64 * rng.lognormal(0.7, 0.8, wanted)
     error = 0.9 * 0.5 ** (steps / half_life[:, None]) + 0.02 + 0.003 * rng.random((wanted, EVALUATIONS))
-    columns = {"trial": np.repeat(np.arange(wanted, dtype=np.int32), EVALUATIONS), "step": np.tile(steps, wanted)}
+    trial, step = np.repeat(np.arange(wanted, dtype=np.int32), EVALUATIONS), np.tile(steps, wanted)
+    columns: dict[str, np.ndarray] = {"trial": trial, "step": step}
     columns |= {name: (error * (1 + 0.1 * i)).ravel() for i, name in enumerate(ERRORS[::-1])}
     rates, momenta = 10 ** rng.uniform(-4, 1, wanted), 1 - 10 ** rng.uniform(-3, 0, wanted)
     points = [{"learning_rate": float(a), "momentum": float(b)} for a, b in zip(rates, momenta, strict=True)]

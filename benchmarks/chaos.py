@@ -32,7 +32,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import pyarrow.parquet as pq
 
@@ -58,7 +58,15 @@ class Survival(NamedTuple):
     differing: list[str]
 
 
-QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+class Quiet(TypedDict):
+    """Arguments of `subprocess.run` and `subprocess.Popen`."""
+
+    stdout: int
+    stderr: int
+    start_new_session: bool
+
+
+QUIET: Quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
 
 
 def quasi_random(kills: int, results: Path) -> list[str]:
@@ -158,7 +166,10 @@ def relay(
     words = [*command(kills, shared), f"shards={processes}", f"cluster={cluster}"]
     words += ["engine.workers=1"] if processes > 1 and cluster == "none" else []
     longest = LONGEST_LIFE if cluster == "none" else 3 * LONGEST_LIFE
-    start = partial(subprocess.Popen, words, **QUIET)
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(words, **QUIET)
+
     living = [start() for _ in range(processes if cluster == "none" else 1)]
     chance, watch, made = random.Random(seed), Watch(shared), 0
     while living:
@@ -166,7 +177,8 @@ def relay(
         while time.monotonic() < until and any(process.poll() is None for process in living):
             watch.look()
             time.sleep(0.3)
-        victim = chance.choice([*living, *training(shared)]) if made < kills else None
+        victims: list[subprocess.Popen[bytes] | int] = [*living, *training(shared)] if made < kills else []
+        victim = chance.choice(victims) if victims else None
         if isinstance(victim, int):
             with suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)

@@ -55,7 +55,7 @@ from study.search.tuner import Tuner, point
 from study.space import values
 from study.workers.pool import TrialTooLarge, Workers
 from study.workers.start import one_thread_environment
-from workloads.base import Splits, Workload, build
+from workloads.base import Split, Splits, Workload, build
 from workloads.data.datasets import DATASETS
 from workloads.language.modelling import LanguageModelling
 
@@ -75,7 +75,7 @@ WRITTEN: dict[str, tuple[dict[str, float], Callable[[Iterable[torch.nn.Parameter
     "lamb": ({"beta1": 0.9}, lambda p: pytorch_optimizer.Lamb(p, lr=RATE)),
 }
 """Optimizer -> its fixed hyperparameters besides the learning rate, and the optimizer that a user would write."""
-BATCH_SIZES = {"transformer": (2, 8, 32), "lstm": (2, 8, 32)}
+BATCH_SIZES: dict[str, tuple[int, ...]] = {"transformer": (2, 8, 32), "lstm": (2, 8, 32)}
 """Model -> its batch sizes; USUAL_BATCH_SIZES for the others."""
 USUAL_BATCH_SIZES = (2, 8, 32, 128, 512, 2048)
 LONG = 5
@@ -185,6 +185,12 @@ def loaded(workload: str) -> tuple[Workload, Splits]:
     return built, built.splits(torch.device("cpu"))
 
 
+def tensors_of(split: Split) -> tuple[Tensor, Tensor]:
+    """The inputs and the targets of a split of tensors, which all measured workloads have."""
+    assert isinstance(split, tuple)
+    return split
+
+
 def written_batches(train: tuple[Tensor, Tensor], batch_size: int, pinned: bool) -> Iterator[Any]:
     """The batches of the loop that a user would write: of a `DataLoader`; windows of tokens drawn as nanoGPT does."""
     if not train[0].is_floating_point():
@@ -201,7 +207,7 @@ def loop_a(device: str, seconds: float, study: Study) -> float:
     workload, splits = loaded(json.dumps(study.workload))
     model = workload.model().to(device)
     optimizer = WRITTEN[study.optimizer][1](model.parameters())
-    batches = written_batches(splits.train, study.batch_size, pinned=device != "cpu")
+    batches = written_batches(tensors_of(splits.train), study.batch_size, pinned=device != "cpu")
 
     def step() -> None:
         x, y = next(batches)
@@ -311,7 +317,7 @@ def loop_c(study: Study, workers: Workers, step_seconds: float, seconds: float) 
 def flop_per_step(study: Study) -> int:
     """Floating-point operations of matrix products and convolutions in one update."""
     workload = build(study.workload)
-    inputs, targets = workload.splits(torch.device("cpu")).train
+    inputs, targets = tensors_of(workload.splits(torch.device("cpu")).train)
     model = initial_model(workload, study.trial(0, {}), torch.device("cpu"))
     examples = min(study.batch_size, 8)
     with FlopCounterMode(display=False) as counter:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from benchmarks.study import MODEL, QUESTION
 from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.data import streaming, trees
+from study.data.resident import Data
 from study.data.trees import Tree
 from study.engine import evaluation
 from study.engine.lane_count import admitted
@@ -65,7 +67,10 @@ def measured(study: Study) -> tuple[dict[str, Any], dict[int, Curve]]:
     """(what the study costs, its curves by the index of their trials)."""
     workload = build(study.workload)
     data = streaming.of_workload(workload, "cpu", None, 0)
-    heights = list(admitted(study, workload, data, LANES)) if study.arithmetic != "plain" else []
+    heights: list[int] = []
+    if study.arithmetic != "plain":
+        assert isinstance(data, Data)  # lanes read resident data alone
+        heights += admitted(study, workload, data, LANES)
     seen: Counter[str] = Counter()
     judge, measure = evaluation._per_example, evaluation._measured
 
@@ -77,11 +82,10 @@ def measured(study: Study) -> tuple[dict[str, Any], dict[int, Curve]]:
         seen["whole"] += rest[2] if split == "val" else 0
         return measure(log, split, *rest)
 
-    evaluation._per_example, evaluation._measured = counted, whole
-    start = time.process_time()
-    curves = {curve.trial.index: curve for curve in train(study, workload, data, InOrder(study), heights, LANES)}
-    seconds = time.process_time() - start
-    evaluation._per_example, evaluation._measured = judge, measure
+    with mock.patch.multiple(evaluation, _per_example=counted, _measured=whole):
+        start = time.process_time()
+        curves = {curve.trial.index: curve for curve in train(study, workload, data, InOrder(study), heights, LANES)}
+        seconds = time.process_time() - start
     evaluations = sum(len(curve.steps) for curve in curves.values())
     decided = 1 - seen["whole"] / evaluations
     return {"examples": seen["examples"], "decided": decided, "processor_seconds": seconds}, curves

@@ -15,7 +15,6 @@ import json
 import multiprocessing as mp
 import platform
 import time
-from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -65,7 +64,7 @@ class Timed(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seconds = Counter[str](dict.fromkeys((*KINDS, REST), 0.0))
+        self.seconds = dict.fromkeys((*KINDS, REST), 0.0)
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         start = time.process_time()

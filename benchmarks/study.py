@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from analysis.load import load_study
 from analysis.tables import steps_to_result
-from benchmarks.engine import one_device
+from benchmarks.engine import one_device, tensors_of
 from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.data.order import Batches
@@ -49,7 +49,8 @@ def obvious_script(study: Study, device: str) -> float:
     """Fewest steps to the goal (infinite if not reached), by Optuna around a plain loop."""
     workload = build(study.workload)
     splits = workload.splits(torch.device("cpu"))
-    dataset, (val_x, val_y) = TensorDataset(*splits.train), (tensor.to(device) for tensor in splits.val)
+    train, val = tensors_of(splits.train), tensors_of(splits.val)
+    dataset, (val_x, val_y) = TensorDataset(*train), (tensor.to(device) for tensor in val)
     grid = set(study.evaluation_steps)
 
     def objective(trial: optuna.Trial) -> float:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from study.engine.cost import least_seconds
 from study.engine.fused.linear_chain import LinearChain
-from study.engine.fused.stack import Stack
+from study.engine.fused.stack import Stack, Step
 from study.optimizers import OPTIMIZERS
 from study.run import _processor
 from study.workers.start import one_thread_environment
@@ -43,7 +43,7 @@ def measured(name: str, batch_size: int, lanes: int, rounds: int) -> tuple[float
     stack = Stack(model, optimizer, lanes, LinearChain)
     for row in range(lanes):
         stack.load(row, model)
-    step = stack.step(lanes)
+    step = Step(stack, *stack.first(lanes))  # as `Stack.step` makes it
     inputs, targets = torch.randn(lanes, batch_size, 784), torch.randint(10, (lanes * batch_size,))
 
     def loss(outputs: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ import argparse
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -130,10 +131,10 @@ def with_variants(call: Callable[[], object]) -> dict[str, float | None]:
 
 def rows(layer: Layer, lanes: int, batch_size: int, dtype: torch.dtype, tune: bool = False) -> list[Measured]:
     """The operations of one layer."""
-    drawn = {"device": "cuda", "dtype": dtype}
-    x = by_pixels(torch.randn(lanes, batch_size, layer.channels, layer.size, layer.size, **drawn))
-    weight = torch.randn(lanes, layer.filters, layer.channels, layer.kernel, layer.kernel, **drawn)
-    bias = torch.randn(lanes, layer.filters, **drawn)
+    drawn = partial(torch.randn, device="cuda", dtype=dtype)
+    x = by_pixels(drawn(lanes, batch_size, layer.channels, layer.size, layer.size))
+    weight = drawn(lanes, layer.filters, layer.channels, layer.kernel, layer.kernel)
+    bias = drawn(lanes, layer.filters)
     how = [layer.stride] * 2, [layer.kernel // 2] * 2
     y = operations.filtered(x, weight, bias, *how)
     dy, size, kernel = torch.randn_like(y), [layer.size] * 2, [layer.kernel] * 2

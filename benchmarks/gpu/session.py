@@ -192,8 +192,8 @@ def main() -> None:
     torch.set_num_threads(1)
     gpu = None if session.device == "cpu" else torch.cuda.get_device_name(session.device)
     print(gpu or "CPU", torch.__version__)
-    little = {"SECONDS": 0.02, "TRIALS": 2} if chosen.tiny else {"SECONDS": lanes.SECONDS}
-    with mock.patch.multiple(lanes, **little):
+    seconds, trials = (0.02, 2) if chosen.tiny else (lanes.SECONDS, lanes.TRIALS)
+    with mock.patch.multiple(lanes, SECONDS=seconds, TRIALS=trials):
         for part in session.parts():
             print(f"{part}; {60 * chosen.minutes - session.end + time.monotonic():.0f} s", flush=True)
             rows = [asdict(row) | {"verdict": row.verdict} for row in judged(session)]

@@ -81,7 +81,7 @@ class Digits:
         space = sorted(asked(self.optimizer).study.search.space.items())
         return {name: dimension.to_dict() for name, dimension in space if not dimension.choices}
 
-    def grid(self, batch_size: int) -> list[int]:
+    def grid(self, batch_size: int) -> tuple[int, ...]:
         """The steps at which every training is evaluated."""
         return _grid(self.optimizer, batch_size)
 
@@ -104,7 +104,7 @@ def _table(file: Path) -> pd.DataFrame:
 
 
 @lru_cache(maxsize=64)
-def _grid(optimizer: str, batch_size: int) -> list[int]:
+def _grid(optimizer: str, batch_size: int) -> tuple[int, ...]:
     return replace(asked(optimizer).study, batch_size=batch_size).evaluation_steps
 
 

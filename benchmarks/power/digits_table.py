@@ -67,8 +67,9 @@ class Listed(Proposals):
 
     def tell(self, curve: Curve) -> Curve:
         """Lower the limit by a finished trial."""
-        met = crossings(curve)
-        self.limit = self.limit if None in met else min(self.limit, FACTOR * max(met))
+        met = [step for step in crossings(curve) if step is not None]
+        if len(met) == len(GOALS):
+            self.limit = min(self.limit, FACTOR * max(met))
         return curve
 
     def ask(self, wait: bool) -> Trial | None:
@@ -97,7 +98,7 @@ def trained(study: Study, scale: float) -> pd.DataFrame:
         points = proposed(name, count, units, curves, len(names), study.batch_size)
         found = (values(study.search.space, point) for point in points)
         trials = [study.trial(len(units) + index, each) for index, each in enumerate(found)]
-        new = {}
+        new: dict[int, Curve] = {}
         for stopping in ("goal", "budget"):  # to ENDS, and again without it if a goal was not met there
             proposals = Listed(
                 study, [trial for trial in trials if early(new.get(trial.index))], [*curves, *new.values()]

@@ -8,7 +8,8 @@ Shapes: n trials, D tuned parameters, K fresh seeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import typing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -147,7 +148,7 @@ class Refine:
             screens += [Result(points[position], each, outcome(rule, each, fewest)) for each in curves]
         slope = responses.slope(search.results, surface.error_floor)
         found = responses.responses(screens, surface.threshold, slope, error_floor=surface.error_floor)
-        best = screened[proposals.chosen(found.values.reshape(len(screened), self.screens))]
+        best = screened[proposals.chosen(found.values.reshape(len(screened), self.screens).tolist())]
         seeds, more = fresh(surface, size, np.array(points[best]), self.confirm, search.seed)
         return Found(float(fewest), seeds, cost + sum(screen.outcome.end for screen in screens) + more)
 
@@ -187,8 +188,15 @@ class _Search:
         return model
 
 
-Protocol = Callable[[Surface, int], Mapping[int, Found]]
-"""A surface and a seed -> the result at each batch size."""
+class Protocol(typing.Protocol):
+    """A way to search. `name`: as the tables show it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def __call__(self, surface: Surface, seed: int) -> Mapping[int, Found]:
+        """Search every batch size of a surface."""
+        ...
 
 
 def sobol(dimensions: int, count: int, key: Sequence[int]) -> np.ndarray:

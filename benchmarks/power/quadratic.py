@@ -151,7 +151,7 @@ def main() -> None:
         point = best("momentum", batch_size)[1]
         keys = [(0, number) for number in range(trainings)]
         curves = surface.train(batch_size, np.tile(point, (trainings, 1)), keys)
-        both = [[first_crossing(curve.steps, curve.errors, GOAL) for curve in curves]]
+        both: list[list[float | None]] = [[first_crossing(curve.steps, curve.errors, GOAL) for curve in curves]]
         rng = np.random.default_rng(batch_size)
         both.append([_real_steps(surface, batch_size, point, rng) for _ in range(trainings)])
         for name, steps in zip(("simulated", "real"), np.log(np.array(both, dtype=float)), strict=True):

@@ -28,11 +28,20 @@ class Surface(Protocol):
         error_floor: see `analysis.surrogate.responses.responses`.
     """
 
-    name: str
-    space: Mapping[str, Mapping[str, Any]]
-    batch_sizes: tuple[int, ...]
-    threshold: float
-    error_floor: float | None
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def space(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]: ...
+
+    @property
+    def threshold(self) -> float: ...
+
+    @property
+    def error_floor(self) -> float | None: ...
 
     def grid(self, batch_size: int) -> Sequence[int]:
         """The steps at which every training is evaluated, up to the step budget."""

@@ -101,7 +101,8 @@ def main() -> None:
     if chosen.paper:
         chosen.models, chosen.batch_sizes = "resnet8", ",".join(map(str, paper_updates()))
     sizes = list(map(int, chosen.batch_sizes.split(","))) if chosen.batch_sizes else None
-    rows, figures = [], []
+    rows: list[dict[str, Any]] = []
+    figures: list[str] = []
     print(f"lane-steps a second by the roofline of the {chosen.card}, an estimate")
     heads = "".join(f"{name:>12}" for name in PRECISIONS)
     print(f"model       batch arithmetic            kernels    MB/lane MFLOP/lane launches  meetings{heads}")

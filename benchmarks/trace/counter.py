@@ -103,7 +103,8 @@ class Counter(TorchDispatchMode):
 
     def record(self, function: Callable[[], Tensor]) -> tuple[Tensor, list[Kernel]]:
         """Call a function as if a CUDA graph recorded it; returns its result and the kernels of the graph."""
-        self._recording = kernels = []
+        kernels: list[Kernel] = []
+        self._recording = kernels
         try:
             return function(), kernels
         finally:
@@ -162,8 +163,12 @@ def kernels_of(function: Any, arguments: Sequence[Any], keywords: dict[str, Any]
         yield from convolution_of_lanes(
             name, [*map(touched, _tensors(arguments))], written, _flop_of_lanes(name, arguments, found)
         )
-    elif name in ("convolution", "convolution_backward"):
-        yield from (_forward if name == "convolution" else _backward)(*arguments[:3], found, arguments[-1])
+    elif name == "convolution":
+        x, weight, bias, *_ = arguments
+        yield from _forward(x, weight, bias, found)
+    elif name == "convolution_backward":
+        dy, x, weight, *_ = arguments
+        yield from _backward(dy, x, weight, found)
     elif name in PRODUCTS:
         *added, a, _ = (tensor for tensor in arguments if isinstance(tensor, Tensor))
         out = writes[0]
@@ -185,14 +190,14 @@ def _kind(name: str) -> str:
     return "sum" if name in SUMS else "copy" if name in COPIES else "element-wise"
 
 
-def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, groups: int) -> Iterator[Kernel]:
+def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> Iterator[Kernel]:
     flop = convolution_flop(y, weight)
     yield Kernel("convolution", "convolution", touched(x) + touched(weight), touched(y), flop)
     if bias is not None:  # cuDNN's convolution has none
         yield Kernel("add_", "element-wise", touched(y) + touched(bias), touched(y))
 
 
-def _backward(dy: Tensor, x: Tensor, weight: Tensor, found: Sequence[Tensor | None], mask: Any) -> Iterator[Kernel]:
+def _backward(dy: Tensor, x: Tensor, weight: Tensor, found: Sequence[Tensor | None]) -> Iterator[Kernel]:
     dx, dw, db = found
     flop = convolution_flop(dy, weight)
     if dx is not None:

@@ -87,6 +87,7 @@ class Proposals(Protocol):
 
     def train_at_once(self, lanes: int) -> None:
         """The engine trains only this many trials at once from now on."""
+        return
 
     def step_limit(self, index: int) -> int:
         """The step beyond which trial `index` need not run."""
@@ -98,9 +99,11 @@ class Proposals(Protocol):
 
     def keep(self, index: int, checkpoint: bytes) -> None:
         """Store the latest checkpoint of trial `index`, in place of an earlier one."""
+        return
 
     def reached(self, steps: Callable[[], Mapping[int, int]]) -> None:
         """Take note of the progress of running trials. `steps`: returns trial index -> step; called only if needed."""
+        return
 
 
 class Checkpoint(NamedTuple):
