@@ -385,7 +385,8 @@ def time_and_examples(ax: Axes, table: pd.DataFrame, fits: pd.DataFrame | None =
         for fit in [] if fits is None else _through(fits, rows).itertuples():
             notes[f"{fit.fit} fit"] = FITS[fit.fit]
             sizes = np.geomspace(reached["batch_size"].min() / 8, reached["batch_size"].max() * 8, 200)
-            curve = fit.steps_min * (1 + (fit.critical_batch_size / sizes) ** fit.sharpness) ** (1 / fit.sharpness)
+            bend = fit.sharpness * np.log(fit.critical_batch_size / sizes)
+            curve = fit.steps_min * np.exp(np.logaddexp(0.0, bend) / fit.sharpness)
             seen = (curve >= few) & (curve <= many)
             ax.plot(curve[seen], (sizes * curve)[seen], color=line.get_color(), label=fit.fit, **FITS[fit.fit])
     canvas.legend(ax, lines, notes)

@@ -64,7 +64,9 @@ class Limit(NamedTuple):
     def value(self) -> Value:
         if pd.isna(self.size):
             return UNKNOWN
-        return Value(BOUNDS[self.bound] + size(self.size), ends(self.low, self.high))
+        known = self.low if self.bound == ">" else self.high if self.bound == "<" else np.nan
+        interval = "" if known == self.size else ends(self.low, self.high)  # the bound says it already
+        return Value(BOUNDS[self.bound] + size(self.size), interval)
 
     @property
     def certain(self) -> bool:

@@ -178,6 +178,13 @@ def test_time_and_examples_has_a_point_a_batch_size_and_both_fits():
     assert "shoulder fit" in legend(ax)
 
 
+def test_the_sharpest_bend_far_from_the_batch_sizes_is_drawn():
+    steps = table()  # a warning is an error here: 50 is the largest sharpness of a fit, 4096^50 is too large a number
+    far = fits.table(steps).assign(sharpness=50.0, critical_batch_size=4096.0 * steps["batch_size"].max())
+    (ax,) = panels_of("time_and_examples", {"steps_to_result": steps, "fits": far})
+    assert sum(each.get_label() in ("hyperbola", "shoulder") for each in ax.lines) == 2
+
+
 def test_time_and_examples_go_through_the_steps_with_fresh_seeds_and_so_do_their_fits():
     steps = table().assign(read_from="fresh seeds", seeds=4, missed=0)
     steps["tuned_steps"] = steps["steps_to_result"].astype(float) * np.where(steps["batch_size"] == 1, 2, 1.5)

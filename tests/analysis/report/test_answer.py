@@ -19,7 +19,7 @@ from analysis.report.answer.finding import finding
 from analysis.report.answer.headed import headed
 from analysis.report.answer.next_step import command, next_step
 from analysis.report.answer.rows import rows
-from analysis.report.answer.values import CRITICAL, UNKNOWN, USEFUL
+from analysis.report.answer.values import CRITICAL, UNKNOWN, USEFUL, Limit
 from study.settings import Evaluation
 
 PUBLISHED = Path(__file__).parents[3] / "results/published"
@@ -164,6 +164,21 @@ def test_the_learning_rates_of_a_row_are_those_of_the_good_trials_there():
     assert str(row.learning_rate) == "0.100 (0.100 to 0.200) at batch size 64"
     assert str(row.steps) == "50 (25 to 100) at batch size 64"
     assert "critical batch size 37 (31 to 43)" in row.sentence
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ((64.0, 30.0, np.inf, ">"), "≥ 64 (above 30)"),
+        ((64.0, 64.0, np.inf, ">"), "≥ 64"),
+        ((8.0, 0.0, 20.0, "<"), "≤ 8 (below 20)"),
+        ((8.0, 0.0, 8.0, "<"), "≤ 8"),
+        ((8.0, 0.0, np.inf, "<"), "≤ 8"),
+        ((8.0, 8.0, 20.0, "="), "8 (8 to 20)"),
+    ],
+)
+def test_a_bound_is_not_said_twice(row, text):
+    assert str(Limit("sgd", *row).value) == text
 
 
 @pytest.mark.parametrize(
