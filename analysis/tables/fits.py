@@ -81,7 +81,7 @@ class Fit:
         """The half-width of the 95 % interval of one residual; NaN with as many parameters as points.
 
         >>> round(hyperbola({4: 1650, 16: 510, 64: 205, 256: 124, 1024: 107}).reach, 3)
-        0.117
+        0.079
         """
         spare = self.points - len(self.log_errors)
         return float(stdtrit(spare, 0.975) * self.residual) if spare else np.nan
@@ -131,8 +131,8 @@ def critical_within(steps: Mapping[int, float], reach: float) -> tuple[float, fl
         (low, high) [examples]; 0 and infinite where a straight line fits as well.
 
     >>> steps = {size: 100 * (1 + 1000 / size) for size in (4, 16, 64, 256)}
-    >>> [round(end) if np.isfinite(end) else end for end in critical_within(steps, 0.2)]
-    [479, 3170]
+    >>> [round(end) if np.isfinite(end) else end for end in critical_within(steps, 0.1)]
+    [598, 2427]
     >>> critical_within({size: 1000 / size for size in (4, 16, 64, 256)}, 0.2)[1]
     inf
     """
