@@ -15,10 +15,11 @@ def regimes(useful=(48, 40, 60), perfect=(4, 3, 5), critical=(16, 14, 18), part=
     return scaled([({"part": part}, {"useful": useful, "perfect": perfect, "critical": critical})], sizes)
 
 
-def goals(tight, loose):
+def goals(tight, loose, optimizers=("sgd",)):
     rows = [{"goal_threshold": 0.02, **tight}, {"goal_threshold": 0.05, **loose}]
-    names = {"workload": "digits", "optimizer": "sgd", "goal_metric": "val/classification_error", "bound": "="}
-    return evidence(critical_by_goal=pd.DataFrame(rows).assign(**names))
+    names = {"workload": "digits", "goal_metric": "val/classification_error", "bound": "="}
+    curves = [pd.DataFrame(rows).assign(optimizer=name, **names) for name in optimizers]
+    return evidence(critical_by_goal=pd.concat(curves))
 
 
 def critical(value, spread):
@@ -152,6 +153,18 @@ def test_verdicts(letter, verdict, made):
     assert found.verdict == verdict, found.evidence
     assert found.row()["statements"] == len(found.statements) > 0
     assert found.evidence
+
+
+def test_a_curve_that_contradicts_a_claim_is_named_not_the_mean_over_curves():
+    agrees, differs = (
+        goals(critical(20, 1.2), critical(24, 1.2), "ab"),
+        goals(critical(100, 1.2), critical(20, 1.2), "c"),
+    )
+    both = pd.concat([each.table("critical_by_goal") for each in (agrees, differs)])
+    found = judged("b", evidence(critical_by_goal=both))
+    assert found.verdict == "contradicted"
+    [part] = found.parts
+    assert "1 contradicted; digits with c " in part
 
 
 @pytest.mark.parametrize("letter", registry.CLAIMS)
