@@ -113,7 +113,7 @@ PLANTED = {
     "never": ({64: {"ends": [None] * 8}}, {},
         "batch size 64: no trial reached the goal within 2,000 steps; the least error was 0.9"),
     "first": ({}, {"evaluation": Evaluation(first=0.3)},
-        "batch sizes 16, 32 and 64: the goal was met at the first evaluation; lower evaluation.first"),
+        "batch sizes 16, 32 and 64: the goal was met at the first evaluation, perhaps earlier; lower evaluation.first"),
     "coarse": ({}, {"evaluation": Evaluation(ratio=3)},
         "batch sizes 8, 16, 32 and 64: the goal was met at step 1,000, 500, 250 and 250, and the evaluation before it "
         "was at step 360, 360, 120 and 120; lower evaluation.ratio"),
