@@ -6,9 +6,13 @@ trials, can: it is a quantile of one trial's steps and has an exact interval bet
 Shapes: N feasible trials of one study, R resamples. Steps are infinite where a goal was not reached.
 """
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from scipy.special import bdtr, betaincinv
+
+from analysis.labels import BOUNDS
 
 RESAMPLES = 2000
 PART = 4
@@ -161,16 +165,36 @@ def quotient(one: tuple[float, float, float], other: tuple[float, float, float])
     return float(ratio), float(down), float(up)
 
 
-def at_most(table: pd.DataFrame, steps: pd.Series) -> pd.Series:
-    """True where steps to a goal are only an upper bound: it was met at the first evaluation, after more than one step.
+def at_most(steps: Any, first: Any) -> bool:
+    """True if steps to a goal are only an upper bound: it was met at the first evaluation, after more than one step.
 
     Arguments:
-        table: with the column first_evaluation [steps]; without it, or where it is NA, nothing is known of it.
-        steps: to the goal, with the index of `table`; NaN or infinite if it was not reached.
+        steps: to the goal; NA or infinite if it was not reached.
+        first: the first evaluation; NA if it is unknown.
 
-    >>> table = pd.DataFrame({"first_evaluation": [20, 20, 1, None]}, dtype="Int64")
-    >>> at_most(table, pd.Series([20, 25, 1, np.inf])).tolist()
-    [True, False, False, False]
+    >>> at_most(20, 20), at_most(25, 20), at_most(1, 1), at_most(np.inf, 20), at_most(20, np.nan)
+    (True, False, False, False, False)
     """
-    first = table.get("first_evaluation", pd.Series(np.nan, table.index)).astype("Float64").astype("float64")
-    return (steps.astype("Float64").astype("float64") <= first) & (first > 1)
+    return bool(pd.notna(steps) and pd.notna(first) and 1 < steps <= first)
+
+
+def upper_bound(steps: Any, first: Any) -> str:
+    """What is written before steps to a goal: a sign if they are only an upper bound (`at_most`), else nothing.
+
+    >>> upper_bound(20, 20), upper_bound(25, 20)
+    ('≤ ', '')
+    """
+    return BOUNDS["<"] if at_most(steps, first) else ""
+
+
+def bounds(table: pd.DataFrame, steps: pd.Series) -> pd.Series:
+    """`at_most` of each row of a table of steps-to-result; all False for one without the column first_evaluation.
+
+    Arguments:
+        steps: to the goal, with the index of `table`.
+
+    >>> bounds(pd.DataFrame({"first_evaluation": [20, None]}, dtype="Int64"), pd.Series([20, 20])).tolist()
+    [True, False]
+    """
+    first = table.get("first_evaluation", pd.Series(np.nan, table.index))
+    return pd.Series(list(map(at_most, steps, first)), table.index, dtype=bool)

@@ -32,7 +32,7 @@ from analysis import figures
 from analysis.counting import Goal
 from analysis.errors import Refused
 from analysis.figures import canvas
-from analysis.intervals import at_most
+from analysis.intervals import upper_bound
 from analysis.labels import counted, number
 from analysis.load import CURVE
 from analysis.report.build import Asked
@@ -185,7 +185,9 @@ def shown(steps: pd.DataFrame) -> pd.DataFrame:
     columns["batch size"] = [f"{size:,}" for size in steps["batch_size"]]
     rows = steps.to_dict("records")
     columns["steps"] = [
-        f"{_bound(row, 'steps_to_result')}{row['steps_to_result']:,}" if row["reached"] else "not reached"
+        f"{upper_bound(row['steps_to_result'], row.get('first_evaluation'))}{row['steps_to_result']:,}"
+        if row["reached"]
+        else "not reached"
         for row in rows
     ]
     if steps["seeds"].any():
@@ -201,12 +203,7 @@ def _with_interval(row: Mapping[str, Any]) -> str:
     if row["tuned_steps"] == float("inf"):
         return f"{row['missed']} of {row['seeds']} missed"
     interval = "" if pd.isna(row["tuned_low"]) else f" ({number(row['tuned_low'])} to {number(row['tuned_high'])})"
-    return f"{_bound(row, 'tuned_steps')}{number(row['tuned_steps'])}{interval}"
-
-
-def _bound(row: Mapping[str, Any], column: str) -> str:
-    """What comes before steps that are only an upper bound."""
-    return "at most " if at_most(table := pd.DataFrame([row]), table[column]).any() else ""
+    return f"{upper_bound(row['tuned_steps'], row.get('first_evaluation'))}{number(row['tuned_steps'])}{interval}"
 
 
 def _new_figure(panels: int) -> Figure:

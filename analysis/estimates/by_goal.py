@@ -14,6 +14,7 @@ import pandas as pd
 
 from analysis.counting import COMPLETE
 from analysis.estimates import limits, tuned
+from analysis.intervals import at_most
 from analysis.labels import BOUNDS_IN_WORDS, curve_text, goal_text, listed
 from analysis.load import CURVE, GOAL, STUDY, StudyData
 from analysis.tables.scaling import CRITICAL
@@ -51,8 +52,8 @@ class Errors(NamedTuple):
         (21, 61)
         """
         below = np.flatnonzero(self.errors < threshold)
-        known = below.size and (below[0] > 0 or self.steps[0] == 1)
-        return int(self.steps[below[0]]) if known else None
+        steps = int(self.steps[below[0]]) if below.size else None
+        return None if steps is None or at_most(steps, self.steps[0]) else steps
 
     def reached(self, threshold: float) -> int:
         """The number of trials whose error fell below the threshold.

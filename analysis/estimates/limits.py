@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates import convex, tuned
-from analysis.intervals import at_most, quotient
+from analysis.intervals import bounds, quotient
 from analysis.load import CURVE
 from analysis.tables import fits
 from analysis.tables.scaling import Limit, critical_batch_sizes
@@ -115,12 +115,12 @@ def fitted(steps: pd.DataFrame) -> pd.DataFrame:
     """
     seeds = steps[steps["read_from"] == tuned.SEEDS]
     reached = np.isfinite(seeds["tuned_steps"].astype(float))
-    bound = at_most(seeds, seeds["tuned_steps"])
     through = {
-        tuned.SEEDS: seeds.assign(steps_to_result=seeds["tuned_steps"], reached=reached & ~bound),
-        tuned.SEARCH: steps.assign(reached=steps["reached"].astype(bool) & ~at_most(steps, steps["steps_to_result"])),
+        tuned.SEEDS: seeds.assign(steps_to_result=seeds["tuned_steps"], reached=reached),
+        tuned.SEARCH: steps.assign(reached=steps["reached"].astype(bool)),
     }
-    found = pd.concat([fits.table(points).assign(read_from=name) for name, points in through.items()])
+    known = {name: each[~bounds(each, each["steps_to_result"])] for name, each in through.items()}
+    found = pd.concat([fits.table(points).assign(read_from=name) for name, points in known.items()])
     order = {key: number for number, key in enumerate(steps.groupby(CURVE, sort=False).groups)}
     keys = pd.Series([order[key] for key in found[CURVE].itertuples(index=False, name=None)], found.index, dtype=int)
     return found.iloc[np.argsort(keys.to_numpy(), kind="stable")].reset_index(drop=True)

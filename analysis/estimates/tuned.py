@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from analysis.estimates import convex
-from analysis.intervals import at_most
+from analysis.intervals import bounds
 from analysis.load import CURVE, GOAL, STUDY
 
 MEDIAN = 1.25
@@ -76,14 +76,14 @@ def _curve(curve: pd.DataFrame, seeds: Sequence[np.ndarray]) -> dict[str, Any]:
     counts = np.array([len(each) for each in seeds])
     missed = np.array([int(np.isinf(each).sum()) for each in seeds])
     tuned = np.array([median(each) for each in seeds])
-    bounds = at_most(curve, pd.Series(tuned, curve.index)).to_numpy()
-    seed_sd, free = pooled([each for each, bound in zip(seeds, bounds, strict=True) if not bound])
+    bounded = bounds(curve, pd.Series(tuned, curve.index)).to_numpy()
+    seed_sd, free = pooled([each for each, bound in zip(seeds, bounded, strict=True) if not bound])
     with np.errstate(divide="ignore", invalid="ignore"):
-        by_seed = np.where(np.isfinite(tuned) & ~bounds, MEDIAN * seed_sd / np.sqrt(counts - missed), np.nan)
+        by_seed = np.where(np.isfinite(tuned) & ~bounded, MEDIAN * seed_sd / np.sqrt(counts - missed), np.nan)
     fewest = curve["steps_to_result"].astype("float64").to_numpy()
     by_seeds = bool(counts.any() and counts[np.isfinite(fewest)].all())
     points = np.where(np.isfinite(tuned), tuned, np.nan) if by_seeds else fewest
-    points = np.where(at_most(curve, pd.Series(points, curve.index)), np.nan, points)
+    points = np.where(bounds(curve, pd.Series(points, curve.index)), np.nan, points)
     fitted, residual_sd = _constrained(curve["batch_size"].to_numpy(dtype=float), points)
     own = half_width(by_seed, free)
     by_residual = half_width(residual_sd, int(np.isfinite(points).sum()) - SPENT) if by_seeds else np.nan
@@ -172,7 +172,7 @@ def points(curve: pd.DataFrame) -> dict[int, float]:
     """
     by_seeds = (curve["read_from"] == SEEDS).all()
     steps = curve["tuned_steps" if by_seeds else "steps_to_result"].astype("float64").fillna(np.inf)
-    steps = steps.mask(at_most(curve, steps))
+    steps = steps.mask(bounds(curve, steps))
     return dict(zip(curve["batch_size"].tolist(), steps.tolist(), strict=True))
 
 

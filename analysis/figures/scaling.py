@@ -14,7 +14,7 @@ from analysis.estimates.tuned import SEEDS
 from analysis.figures import canvas
 from analysis.figures.canvas import MUTED, goal, heading
 from analysis.figures.ticks import powers_of_two, round_decimals
-from analysis.intervals import at_most
+from analysis.intervals import bounds
 from analysis.labels import BOUNDS, goal_text, number
 from analysis.load import GOAL
 from analysis.question.stages import REFINE
@@ -108,7 +108,7 @@ def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scalin
             y = first.y * (first.batch_size / x if falls else np.ones(2))
             ax.plot(x, y, color=colour if count > 1 else MUTED, label=PERFECT, **canvas.DASHED)
         notes |= _draw_estimates(ax, rows, colour, (len(lines) - (count + 1) / 2))
-        notes |= _mark_missed(ax, rows, colour)
+        notes |= _mark_unknown(ax, rows, colour)
         notes |= {f"{TUNED_FOR} {other}": TUNED_LINE for other in rows.get("tuned_for", NO_GOALS).dropna()}
         if scaling is not None:
             limits = scaling[scaling["optimizer"] == name]
@@ -135,8 +135,8 @@ def _shown(table: pd.DataFrame) -> pd.DataFrame:
     if "read_from" in table:
         tuned = table["tuned_steps"].astype("float64")
         steps = steps.where(table["read_from"] != SEEDS, tuned.where(np.isfinite(tuned)))
-    bounds = at_most(table, steps)
-    return table.assign(y=steps.mask(bounds), bound=bounds, all=steps.fillna(table["train_steps"]))
+    bound = bounds(table, steps)
+    return table.assign(y=steps.mask(bound), bound=bound, all=steps.fillna(table["train_steps"]))
 
 
 def _costs(table: pd.DataFrame, each: pd.Series) -> pd.DataFrame:
@@ -250,7 +250,7 @@ def by_goal(ax: Axes, table: pd.DataFrame) -> None:
     notes: dict[str, Any] = {}
     for _, rows, line in canvas.curves(ax, table, by="goal"):
         lines.append(line)
-        notes |= _mark_missed(ax, rows, line.get_color())
+        notes |= _mark_unknown(ax, rows, line.get_color())
     canvas.legend(ax, lines, notes)
 
 
@@ -323,12 +323,12 @@ def critical_by_size(ax: Axes, table: pd.DataFrame, size_laws: pd.DataFrame | No
     canvas.legend(ax, lines, {BAR: canvas.BAR, LAW: canvas.DASHED})
 
 
-def _mark_missed(ax: Axes, rows: pd.DataFrame, colour: Any) -> dict[str, Any]:
+def _mark_unknown(ax: Axes, rows: pd.DataFrame, colour: Any) -> dict[str, Any]:
     """Mark batch sizes without known steps, unconnected: at the budget if they missed the goal, at the first evaluation
     if they met it there. Returns notes if there are any."""
     notes: dict[str, Any] = {}
-    bounds = rows.get("bound", pd.Series(False, rows.index)).astype(bool)
-    for marked, label, look in ((~bounds, NOT_REACHED, canvas.OPEN), (bounds, AT_MOST, {**canvas.OPEN, "marker": "v"})):
+    bound = rows["bound"].astype(bool)
+    for marked, label, look in ((~bound, NOT_REACHED, canvas.OPEN), (bound, AT_MOST, {**canvas.OPEN, "marker": "v"})):
         unknown = rows[marked & rows["y"].isna()]
         if len(unknown):
             ax.plot(unknown["batch_size"], unknown["all"], color=colour, label=label, zorder=4, **look)

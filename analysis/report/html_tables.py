@@ -13,8 +13,8 @@ from analysis.estimates.limits import COLUMNS as LIMIT_COLUMNS
 from analysis.estimates.limits import IN_TOKENS
 from analysis.estimates.pairs import NUMBERS, SEARCHES
 from analysis.estimates.tuned import COLUMNS as ESTIMATES
-from analysis.intervals import at_most
-from analysis.labels import duration, number
+from analysis.intervals import bounds
+from analysis.labels import BOUNDS, duration, number
 from analysis.load import STUDY
 from analysis.one_step import table as one_step
 from analysis.report.cells import DASH, Cell, bounded, open_ends, with_goal
@@ -296,9 +296,9 @@ def _steps_shown(steps: pd.DataFrame) -> pd.DataFrame:
         steps.insert(at, "median best of N/4 trials", pd.Series(sure, steps.index, dtype=object))
     if "tuned_steps" in steps:
         steps = _estimates_shown(steps)
-    pairs = zip(steps["steps_to_result"], steps["reached"], at_most(steps, steps["steps_to_result"]), strict=True)
+    pairs = zip(steps["steps_to_result"], steps["reached"], bounds(steps, steps["steps_to_result"]), strict=True)
     cells = [
-        Cell("not reached", np.inf) if not reached else Cell(f"at most {value:,}", value) if bound else value
+        Cell("not reached", np.inf) if not reached else Cell(f"{BOUNDS['<']}{value:,}", value) if bound else value
         for value, reached, bound in pairs
     ]
     dropped = [name for name in ("reached", "first_evaluation") if name in steps]
@@ -310,7 +310,7 @@ def _estimates_shown(steps: pd.DataFrame) -> pd.DataFrame:
     rows = {name: steps[name] if name in steps else pd.Series(np.nan, steps.index) for name in ESTIMATES}
     own, optimum = ([rows[name] for name in names] for names in (TUNED, ("tuned_steps", *OPTIMUM)))
     columns: dict[str, Any] = {
-        "tuned, fresh seeds": [_between(*row) for row in zip(*own, at_most(steps, own[0]), strict=True)],
+        "tuned, fresh seeds": [_between(*row) for row in zip(*own, bounds(steps, own[0]), strict=True)],
         "tuned optimum, 95 %": [
             None if pd.isna(low) or np.isinf(value) else f"{number(low)} to {number(high)}".translate(UNBROKEN)
             for value, low, high in zip(*optimum, strict=True)
@@ -334,7 +334,7 @@ def _between(value: float, low: float, high: float, bound: bool) -> Cell | None:
     if pd.isna(value):
         return None
     interval = "" if pd.isna(low) else f" ({number(low)} to {number(high)})"
-    shown = f"{'at most ' if bound else ''}{number(value)}{interval}"
+    shown = f"{BOUNDS['<'] if bound else ''}{number(value)}{interval}"
     return Cell("not reached" if np.isinf(value) else shown, value)
 
 

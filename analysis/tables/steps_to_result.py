@@ -183,7 +183,7 @@ def met_at_once(study: StudyData, goal: Goal) -> bool:
     (False, True)
     """
     found = row(study, goal)
-    return bool(found["reached"]) and 1 < int(found["steps_to_result"]) <= int(found["first_evaluation"])
+    return intervals.at_most(found["steps_to_result"], found["first_evaluation"])
 
 
 def _first_evaluation(study: StudyData, goal: Goal, trial: int) -> int:

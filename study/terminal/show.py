@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from analysis.intervals import at_most
+from analysis.intervals import upper_bound
 from analysis.labels import counted, duration, goal_text, number, value_text
 from study.schedules import OWN, SCHEDULE, Schedule
 
@@ -78,7 +78,7 @@ def _steps(row: Mapping[str, Any], interval: bool) -> str:
     if not row.get("seeds"):
         return _steps_or_why_not(row)
     if math.isfinite(row["tuned_steps"]) and not interval:
-        return f"{_bound(row, 'tuned_steps')}{number(row['tuned_steps'])}"
+        return f"{upper_bound(row['tuned_steps'], row.get('first_evaluation'))}{number(row['tuned_steps'])}"
     return _with_fresh_seeds(row)
 
 
@@ -108,7 +108,7 @@ def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
 
 def _steps_or_why_not(row: Mapping[str, Any]) -> str:
     if row["reached"]:
-        return f"{_bound(row, 'steps_to_result')}{row['steps_to_result']:,}"
+        return f"{upper_bound(row['steps_to_result'], row.get('first_evaluation'))}{row['steps_to_result']:,}"
     return f"> {row['train_steps']:,}" if row["complete"] else "diverged" if row["infeasible"] else "unknown"
 
 
@@ -119,12 +119,7 @@ def _with_fresh_seeds(row: Mapping[str, Any]) -> str:
     if math.isinf(row["tuned_steps"]):
         return f"{row['missed']} of {row['seeds']} missed"
     interval = "" if math.isnan(row["tuned_low"]) else f" ({number(row['tuned_low'])}-{number(row['tuned_high'])})"
-    return f"{_bound(row, 'tuned_steps')}{number(row['tuned_steps'])}{interval}"
-
-
-def _bound(row: Mapping[str, Any], column: str) -> str:
-    """What comes before steps that are only an upper bound."""
-    return "<= " if at_most(table := pd.DataFrame([row]), table[column]).any() else ""
+    return f"{upper_bound(row['tuned_steps'], row.get('first_evaluation'))}{number(row['tuned_steps'])}{interval}"
 
 
 def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> None:

@@ -238,7 +238,7 @@ def test_an_empty_table_has_the_columns():
 
 
 AT_FIRST = {1: 40, 4: 40, 16: 130, 64: 60, 256: 42, 1024: 41}
-"""Steps of which the first two are those of the first evaluation, 2 % of 2,000 steps."""
+"""Batch size -> steps. The first evaluation is at 2 % of 2,000 steps: 1 and 4 met the goal there."""
 AFTER = {size: steps for size, steps in AT_FIRST.items() if size >= 16}
 
 
@@ -262,4 +262,4 @@ def test_steps_known_only_as_an_upper_bound_have_no_part_in_a_curve(results, tmp
 
 def test_upper_bounds_say_so(results, tmp_path, says):
     results(four(AT_FIRST), evaluation=Evaluation())
-    assert "<= 40" in says("report", tmp_path)
+    assert "≤ 40" in says("report", tmp_path)
