@@ -43,7 +43,8 @@ def measured(name: str, batch_size: int, lanes: int, rounds: int) -> tuple[float
     stack = Stack(model, optimizer, lanes, LinearChain)
     for row in range(lanes):
         stack.load(row, model)
-    step = Step(stack, *stack.first(lanes))  # as `Stack.step` makes it
+    step = stack.step(lanes)
+    assert isinstance(step, Step)  # it has `form`, whose gradient is timed alone
     inputs, targets = torch.randn(lanes, batch_size, 784), torch.randint(10, (lanes * batch_size,))
 
     def loss(outputs: Tensor) -> Tensor:

@@ -118,8 +118,8 @@ class Judged(NamedTuple):
             counts = f"{shown} of {counted(len(found), 'statement')} shown"
             counts += f", {against} contradicted" if against else ""
             heading = f"{part.name}: {verdict}, " if part.name else ""
-            alone = verdict == CONTRADICTED and against  # by a curve of its own, whatever the mean is
-            mean = part.mean if part.pooled and not alone else None
+            by_one = verdict == CONTRADICTED and against > 0  # whatever the mean over curves is
+            mean = part.mean if part.pooled and not by_one else None
             said.append(f"{heading}{counts}; {(mean or _decisive(found, verdict)).text}")
         return said
 
