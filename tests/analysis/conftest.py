@@ -6,7 +6,7 @@ from analysis.load import load
 from study.settings import Evaluation
 
 FROM_STEP_1 = Evaluation(first=0.0005, every=5)
-"""An end that is the first evaluation would be an upper bound."""
+"""At the first evaluation an end would only be an upper bound; so that is step 1."""
 
 
 @pytest.fixture

@@ -89,20 +89,18 @@ def test_every_definition_by_name():
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
-        ({size: 1e5 / size for size in SIZES}, (4096.0, ">")),  # perfect scaling throughout
-        ({size: 1e5 / size for size in (1, 4, 16, 64)}, (64.0, ">")),
-        (dict.fromkeys(SIZES, 300.0), (1.0, "<")),  # no gain anywhere
+        ({size: 1e5 / size for size in SIZES}, (4096.0, ">", 4096.0, np.inf)),  # perfect scaling throughout
+        ({size: 1e5 / size for size in (1, 4, 16, 64)}, (64.0, ">", 64.0, np.inf)),
+        (dict.fromkeys(SIZES, 300.0), (1.0, "<", 0.0, 1.0)),  # no gain anywhere
     ],
 )
 def test_what_the_data_do_not_show_is_a_bound(steps, expected):
     found = critical_batch_sizes(steps)
     for name in ("mccandlish", "shoulder", *(["zhang"] if expected[1] == ">" else [])):
         limit = found[f"critical_batch_size_{name}"]
-        assert (limit.value, limit.bound) == expected
-        # Without noise the other end is certain, too; the shoulder has no interval.
-        ends = [np.nan, np.nan] if name == "shoulder" else [limit.value, np.inf][:: 1 if limit.bound == ">" else -1]
-        ends = [0.0, limit.value] if ends[0] == np.inf else ends
-        assert [limit.low, limit.high] == pytest.approx(ends, nan_ok=True)
+        assert (limit.value, limit.bound) == expected[:2]
+        ends = (np.nan, np.nan) if name == "shoulder" else expected[2:]  # certain without noise
+        assert (limit.low, limit.high) == pytest.approx(ends, nan_ok=True)
 
 
 @pytest.mark.parametrize("times", [1 / 4096, 1, 2, 8, 1000])
