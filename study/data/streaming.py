@@ -63,6 +63,8 @@ class Stream:
             worker_init_fn=partial(_begin, os.getpid()),
             generator=torch.Generator(),  # otherwise the loader draws from torch's global generator
         )
+        # Fork now, before training starts threads: a fork of a process with threads may hang (CPython gh-112275).
+        self.read(())
 
     def read(self, requests: Iterable[Any]) -> Iterator[Any]:
         """Iterate over the batches of these requests; earlier requests are dropped."""
@@ -186,9 +188,11 @@ def source(
     if not needed(splits, device, gigabytes):
         del stored
         return Data.of(splits, there, layout)
-    evaluation, training = Stream(stored, there, loaders), Stream(stored, there, loaders)
+    evaluation = Stream(stored, there, loaders)
     if isinstance(once := stored.splits["train"], SinglePass):  # a second loader would read the whole stream, too
         training = Stream(InOrder(once, stored.collate), there, min(loaders, 1))
+    else:
+        training = Stream(stored, there, loaders)
     images = are_images(first[0]) and layout == torch.channels_last
     return Streamed(stored, there, training, evaluation, images, layout=layout)
 

@@ -1,5 +1,6 @@
 """Verbs that train beyond a sweep: a plan writes nothing, and a killed run goes on to the same tables."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ VERBS = {
         *("**/one_step/0*.json", "losses to measure, about"),
     ),
     "trunk": (
-        ["checkpoints=4", "multiples=[1,2]", "window=320", "seeds=2", *LONGER],
+        ["checkpoints=8", "multiples=[1,2]", "window=320", "seeds=2", *LONGER],
         *("branched/**/checkpoints/0*.pt", "gradients of examples, about"),
     ),
     "branches": (
@@ -33,6 +34,8 @@ VERBS = {
     ),
 }
 """Name -> words, the first files that the verb writes, and a part of what its plan says."""
+ATTEMPTS = 5
+"""A run that has written everything before it is killed, as may happen on a busy machine, is started again."""
 NAMES = {"one step": "noise", "trunk": "branch", "branches": "branch"}
 
 
@@ -58,17 +61,24 @@ def killed_at_its_first_file(command, results, pattern):
 @pytest.mark.usefixtures("one_figure")
 @pytest.mark.parametrize("name", VERBS)
 def test_a_plan_writes_nothing_and_a_killed_run_goes_on_to_the_same_tables(name, tmp_path, says):
-    peaceful, killed = tmp_path / "peaceful", tmp_path / "killed"
+    peaceful, swept, killed = (tmp_path / folder for folder in ("peaceful", "swept", "killed"))
     words, pattern, cost = VERBS[name]
-    for results in (peaceful, killed):
-        says(*SWEEP, f"results={results}")
-    before = files(killed)
+    says(*SWEEP, f"results={peaceful}")
+    before = files(peaceful)
     command = [NAMES.get(name, name), str(killed), *words]
-    assert cost in says(*command, "--plan")
-    assert files(killed) == before
-    there = killed_at_its_first_file(command, killed, pattern)
+    assert cost in says(command[0], peaceful, *words, "--plan")
+    assert files(peaceful) == before
+    shutil.copytree(peaceful, swept)
     says(command[0], peaceful, *words)
-    assert there < len(list(peaceful.glob(pattern))) or "parquet" in pattern
+    whole = len(list(peaceful.glob(pattern)))
+    for _ in range(ATTEMPTS):
+        shutil.rmtree(killed, ignore_errors=True)
+        shutil.copytree(swept, killed)
+        there = killed_at_its_first_file(command, killed, pattern)
+        if there < whole or "parquet" in pattern:  # trials of a study share a file
+            break
+    else:
+        pytest.fail(f"it wrote all {whole} files before it could be killed, {ATTEMPTS} times")
     assert cost in says(*command)
     assert tables(killed) == tables(peaceful) != {}
     assert "Nothing is left to train." in says(*command, "--plan")

@@ -167,3 +167,13 @@ def test_a_sweep_of_more_than_the_memory_given_is_the_same(tmp_path):
     for folder, asked in (("resident", []), ("streamed", ["engine.data_memory=1e-6", "engine.loaders=1"])):
         assert main([*small, *asked, f"results={tmp_path / folder}"]) == 0
     assert tables(tmp_path / "resident") == tables(tmp_path / "streamed")
+
+
+@pytest.mark.parametrize("loaders", [1, 2])
+def test_loaders_start_with_the_data_before_training_starts_threads(loaders):
+    before = children(os.getpid())
+    data = streamed(Blobs(), loaders=loaders)
+    assert len(children(os.getpid()) - before) == 2 * loaders
+    there = children(os.getpid())
+    list(data.chunks("val", range(8), 4))
+    assert children(os.getpid()) == there
