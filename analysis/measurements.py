@@ -1,17 +1,19 @@
 """Read measurements from the folder of a study when they are needed."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.errors import Refused
+
+T = TypeVar("T")
 
 
 class LoadError(Refused):
@@ -29,7 +31,7 @@ class MeasurementReader:
 
     folder: Path
     trials: frozenset[int]
-    _held: list[dict[tuple[str, ...], pd.DataFrame]] = field(default_factory=list, repr=False, compare=False)
+    _held: list[dict[Hashable, Any]] = field(default_factory=list, repr=False, compare=False)
 
     def read(self, metrics: Sequence[str]) -> pd.DataFrame:
         """One row per evaluation, by trial and step: trial, step, and a column for each of these metrics.
@@ -44,16 +46,24 @@ class MeasurementReader:
         0      0     8                      0.50
         1      0     9                      0.44
         """
+        return self.once(tuple(metrics), lambda: self._read(metrics))
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Call `make`, whose result may be large; inside `held`, at most once for each key.
+
+        >>> study.reader.once("rows", lambda: 840), study.reader.once("rows", lambda: 0)
+        (840, 0)
+        """
         if not self._held:
-            return self._read(metrics)
-        held, key = self._held[-1], tuple(metrics)
+            return make()
+        held = self._held[-1]
         if key not in held:
-            held[key] = self._read(metrics)
+            held[key] = make()
         return held[key]
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Inside this block, read each list of metrics from disk at most once.
+        """Inside this block, read each list of metrics from disk at most once; see `once`.
 
         >>> reader = study.reader
         >>> with reader.held():

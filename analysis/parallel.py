@@ -1,6 +1,6 @@
 """Apply a function to many items in several processes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from joblib import Parallel, cpu_count, delayed
@@ -21,6 +21,15 @@ def spread(function: Callable[[Item], Result], items: Sequence[Item], if_at_leas
     >>> spread(abs, [-1, 2], if_at_least=10, size=2)
     [1, 2]
     """
+    return list(begin(function, items, if_at_least, size))
+
+
+def begin(function: Callable[[Item], Result], items: Sequence[Item], if_at_least: int, size: int) -> Iterator[Result]:
+    """`spread`, with results when they are asked for: meanwhile this process can do other work.
+
+    >>> list(begin(abs, [-1, 2], if_at_least=10, size=2))
+    [1, 2]
+    """
     jobs = min(MOST, cpu_count()) if size >= if_at_least else 1
     # Each item goes to one process: files to share its arrays would only be hashed and written for nothing.
-    return Parallel(n_jobs=jobs, max_nbytes=None)(delayed(function)(item) for item in items)
+    return Parallel(n_jobs=jobs, max_nbytes=None, return_as="generator")(delayed(function)(item) for item in items)

@@ -5,7 +5,7 @@ and no S(B) is read from them.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.counting import INCOMPLETE, Goal, Outcome
 from analysis.edges import unit
 from analysis.load import GOAL, STUDY, StudyData
-from analysis.parallel import spread
+from analysis.parallel import begin
 from analysis.surrogate.curve import Fitted, fitted
 from analysis.surrogate.process import Coordinates
 from analysis.surrogate.proposals import DIGITS
@@ -66,8 +66,9 @@ def _trials(study: StudyData, goal: Goal) -> Trials | None:
         return None
     curves = measured(study, goal)
     results = []
-    for index, status, end, steps in ended[["status", "end", "steps_to_goal"]].itertuples(name=None):
-        point = tuple(round(unit(space[name], values.at[index, name]), DIGITS) for name in values)
+    ends = ended[["status", "end", "steps_to_goal"]].itertuples(name=None)
+    for (index, status, end, steps), chosen in zip(ends, values.itertuples(index=False, name=None), strict=True):
+        point = tuple(round(unit(space[name], value), DIGITS) for name, value in zip(values, chosen, strict=True))
         outcome = Outcome(status, int(end), None if pd.isna(steps) else int(steps))
         results.append(shortened(Result(point, curves[index], outcome)))
     errors = np.concatenate([np.asarray(curves[index].errors, dtype=float) for index in ended.index])
@@ -79,24 +80,16 @@ def _ranges(space: Mapping[str, Any]) -> bool:
     return bool(space) and all("choices" in each or {"low", "high", "scale"} <= set(each) for each in space.values())
 
 
-def table(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,)) -> pd.DataFrame:
-    """The search space of every batch size whose search reached the goal and has enough trials.
+def modelled(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,)) -> Iterator[list[dict[str, Any]]]:
+    """Begin to model each curve, in other processes if there are many searches; gives the rows of each for `table`.
 
     Batch sizes whose spaces differ, because some were widened, have models of their own.
 
     Arguments:
         goals: the goals to read from the curves; None is each study's own.
 
-    Returns:
-        A row for each (workload, optimizer, batch_size, goal): sampler, trials (that inform the model at this batch
-        size), share (of the search space with its extended ranges, in which a configuration needs at most 1.2
-        times the steps of the best) with its 95 % interval share_low and share_high, and model_steps (the steps of the
-        model's best configuration).
-
-    >>> found = table([study])
-    >>> found[["batch_size", "trials", "share", "share_low", "share_high", "model_steps"]].round(2)
-       batch_size  trials  share  share_low  share_high  model_steps
-    0          64      20   0.09       0.07        0.14        23.32
+    >>> [len(rows) for rows in modelled([study])]
+    [1]
     """
     curves: dict[tuple[Any, ...], dict[int, StudyData]] = {}
     for study, goal in answerable(studies, goals):
@@ -104,8 +97,27 @@ def table(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,)) 
             space = json.dumps(study.question["search"]["space"], sort_keys=True)
             curves.setdefault((*study.curve, goal, space), {})[study.batch_size] = study
     asked = [(key[2], dict(sorted(searches.items()))) for key, searches in curves.items()]
-    rows = spread(_rows, asked, if_at_least=MANY_SEARCHES, size=sum(map(len, curves.values())))
-    return pd.DataFrame(chain.from_iterable(rows), columns=[*STUDY, *GOAL, *COLUMNS])
+    return begin(_rows, asked, if_at_least=MANY_SEARCHES, size=sum(map(len, curves.values())))
+
+
+def table(curves: Iterable[list[dict[str, Any]]]) -> pd.DataFrame:
+    """The search space of every batch size whose search reached the goal and has enough trials.
+
+    Arguments:
+        curves: from `modelled`.
+
+    Returns:
+        A row for each (workload, optimizer, batch_size, goal): sampler, trials (that inform the model at this batch
+        size), share (of the search space with its extended ranges, in which a configuration needs at most 1.2
+        times the steps of the best) with its 95 % interval share_low and share_high, and model_steps (the steps of the
+        model's best configuration).
+
+    >>> found = table(modelled([study]))
+    >>> found[["batch_size", "trials", "share", "share_low", "share_high", "model_steps"]].round(2)
+       batch_size  trials  share  share_low  share_high  model_steps
+    0          64      20   0.09       0.07        0.14        23.32
+    """
+    return pd.DataFrame(chain.from_iterable(curves), columns=[*STUDY, *GOAL, *COLUMNS])
 
 
 def _rows(curve: tuple[Goal, Mapping[int, StudyData]]) -> list[dict[str, Any]]:

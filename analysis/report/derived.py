@@ -76,14 +76,14 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     0      perfect_scaling_limit   64.0     =
     1  maximum_useful_batch_size   32.0     <
     """
+    spaces = landscape.modelled(studies, asked.readings)  # other processes work at them meanwhile
     goals, reruns = asked.readings, answers.rerun_steps(made, asked.readings)
     steps = tuned.table(steps_to_result.table(studies, goals=goals), reruns)
     fixed, points = of_s(studies), steps_to_result.points(steps)
     ends = limits.table(scaling.table(fixed, goals, asked.base_batch_size), points, asked.base_batch_size)
     cost = steps_to_result.cost_table([study for study in made if study.begun])
     every_trial = trials.trials(studies, goals)
-    falling = best_errors.best_errors(fixed)
-    moved = transfer.steps(made)
+    falling, moved = best_errors.best_errors(fixed), transfer.steps(made)
     found = {
         "steps_to_result": steps,
         "scaling": ends,
@@ -105,6 +105,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
         "budgets": best_errors.by_budget(falling),
         "smoothing": best_errors.by_label_smoothing(every_trial),
         "seconds": points.merge(cost[[*STUDY, "device", "seconds_per_step"]], on=STUDY, how="left"),
+        "tunability": landscape.table(spaces),
     }
     compared = proxies.table(found)
     return found if compared.empty else found | {"proxies": compared}
@@ -156,7 +157,6 @@ def _of_searches(
         "searches": answers.table(made),
         "repeats": answers.repeats(made),
         "critical_by_goal": by_goal.table([] if asked.goals else of_s(studies)),
-        "tunability": landscape.table(studies, asked.readings),
         "learning_curves": learning_curves.learning_curves(studies, asked.readings),
         **({} if noise.empty else {"noise_scale": noise}),
         **branched.tables([] if asked.goals else roots),

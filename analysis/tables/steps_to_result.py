@@ -26,6 +26,10 @@ def measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
     >>> trial.steps[:3].tolist(), trial.errors[:3].round(3).tolist()
     ([8, 9, 10], [1.65, 1.572, 1.494])
     """
+    return study.reader.once(("curves", goal.metric), lambda: _measured(study, goal))
+
+
+def _measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
     read = study.reader.read([goal.metric])
     steps, errors = read["step"].to_numpy(dtype=np.int64), read[goal.metric].to_numpy(dtype=float)
     indices = study.trials.index.to_numpy()

@@ -31,7 +31,7 @@ def bowl(results, make_study):
 
 
 def test_the_share_and_the_minimum_of_a_bowl(bowl):
-    [found] = landscape.table(bowl(64)).to_dict("records")
+    [found] = landscape.table(landscape.modelled(bowl(64))).to_dict("records")
     assert (found["batch_size"], found["trials"], found["sampler"]) == (8, 64, "sobol")
     assert found["share_low"] * 0.8 < TRUE_SHARE < found["share_high"] * 1.2
     assert found["model_steps"] == pytest.approx(FEWEST, rel=0.15)
@@ -39,7 +39,7 @@ def test_the_share_and_the_minimum_of_a_bowl(bowl):
 
 def test_bad_trials_beyond_the_most_are_left_out(bowl, monkeypatch):
     monkeypatch.setattr(landscape, "MOST", 60)
-    found = landscape.table(bowl(40, (8, 16)))
+    found = landscape.table(landscape.modelled(bowl(40, (8, 16))))
     assert found["trials"].tolist() == [30, 30]
     assert (found["share_low"] < 2 * TRUE_SHARE).all()
     assert (found["share_high"] > TRUE_SHARE / 2).all()
@@ -53,7 +53,7 @@ def test_ranges_that_rounds_extended_hold_the_minimum(bowl):
     (search.folder / "rounds").mkdir()
     (search.folder / "rounds/1.json").write_text(json.dumps({"wider": {"learning_rate": rate}}))
     declared["learning_rate"] = {**rate, "high": math.sqrt(rate["low"] * rate["high"])}
-    [found] = landscape.table([search]).to_dict("records")
+    [found] = landscape.table(landscape.modelled([search])).to_dict("records")
     assert TRUE_SHARE / 2 < found["share"] < TRUE_SHARE * 2
     assert found["model_steps"] == pytest.approx(FEWEST, rel=0.15)
 
@@ -66,12 +66,12 @@ def test_points_are_those_that_were_searched(bowl, make_study):
 
 
 def test_searches_without_a_model(bowl):
-    assert landscape.table(bowl(14)).empty, "too few trials"
+    assert landscape.table(landscape.modelled(bowl(14))).empty, "too few trials"
     [search] = bowl(16, (16,))[1:]
     search.question["search"]["space"]["schedule"] = {"choices": ["constant", "cosine"]}
     assert landscape.trials(search) is None, "names have no distance"
-    assert landscape.table([search]).empty
+    assert landscape.table(landscape.modelled([search])).empty
 
 
 def test_a_goal_that_no_trial_reached_has_no_share(results):
-    assert landscape.table(results({8: [None] * 16})).empty
+    assert landscape.table(landscape.modelled(results({8: [None] * 16}))).empty

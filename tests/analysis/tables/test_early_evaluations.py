@@ -62,7 +62,7 @@ def test_errors_are_those_that_are_known(both):
     [told] = warnings._budget(unreached, unreached.goal, steps_to_result.row(unreached))
     assert "the least error at the end was" in told.text
     assert "errors above it are not known" in findings._grid_sentence(both[1][0], [both[1][0].goal])
-    [space] = landscape.table(both[1][:1]).to_dict("records")
+    [space] = landscape.table(landscape.modelled(both[1][:1])).to_dict("records")
     assert 0 < space["share"] <= 1
 
 
