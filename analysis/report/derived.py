@@ -81,8 +81,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     steps = tuned.table(steps_to_result.table(studies, goals=goals), reruns)
     fixed, points = of_s(studies), steps_to_result.points(steps)
     ends = limits.table(scaling.table(fixed, goals, asked.base_batch_size), points, asked.base_batch_size)
-    cost = steps_to_result.cost_table([study for study in made if study.begun])
-    every_trial = trials.trials(studies, goals)
+    cost, every_trial = steps_to_result.cost_table([each for each in made if each.begun]), trials.trials(studies, goals)
     falling, moved = best_errors.best_errors(fixed), transfer.steps(made)
     found = {
         "steps_to_result": steps,
