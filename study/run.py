@@ -193,6 +193,7 @@ class _Line:
         self._searches = iter(searches)
         self.search = next(self._searches, None)
         self.part: _Part | None = None
+        self._ended: Tuner | None = None
         self._held = ExitStack()
         self._poll = -math.inf
 
@@ -201,7 +202,8 @@ class _Line:
         while self.part is None and self.search is not None and time.monotonic() >= self._poll:
             search = self.search
             folder = store.study_folder(search.results, search.study)
-            view = Tuner(search.study, store.load(folder), points=search.points)
+            view = self._ended or Tuner(search.study, store.load(folder), points=search.points)
+            self._ended = None
             watch(search, view, None)
             if view.complete:
                 store.gather(folder)
@@ -229,6 +231,8 @@ class _Line:
         """Release the claimed shard, whose trials have ended."""
         if self.part is not None:
             self.part.end()
+            # It knows every trial of a whole search, which need not be read for it.
+            self._ended = self.part.tuner if self.part.claim.shard == WHOLE else None
             self.part = None
             self._held.close()
 

@@ -78,7 +78,8 @@ def write_table(columns: Mapping[str, np.ndarray], trials: Sequence[Mapping[str,
 
 def _read_curves(path: Path) -> list[Curve]:
     try:
-        table = pq.read_table(path, page_checksum_verification=True)
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            table = file.read(use_threads=False)  # the cores have work, and the files are small
         trials = json.loads(table.schema.metadata[b"trials"])
     except FileNotFoundError:
         raise
