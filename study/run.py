@@ -83,6 +83,7 @@ def run_all(
     watch: Watch,
     waits: bool = True,
     tick: Tick = lambda search, steps: None,
+    chores: Iterable[object] = (),
 ) -> list[TrialTooLarge]:
     """Train the missing trials of several lines of searches at once; returns when the trials of all shards are on file.
 
@@ -94,6 +95,7 @@ def run_all(
         watch: called at the start of a search, after each of its trials, and when it is complete.
         waits: wait for other processes. False: return when there has been nothing to train for two looks in a row.
         tick: called every second or so for each worker that trains.
+        chores: iterated over while workers train, or before the return; each step of it should take little time.
 
     Returns:
         An error for each search that fits on no worker; the rest of its line is not trained.
@@ -104,7 +106,7 @@ def run_all(
         WorkerError: a worker process failed.
     """
     idle = 0
-    with _Lines(lines, workers, watch, tick) as supply:
+    with _Lines(lines, workers, watch, tick, iter(chores)) as supply:
         while supply.left and (waits or idle < 2):
             trained = False
             for part, curve in workers.train(supply):
@@ -113,6 +115,7 @@ def run_all(
                 trained = True
             supply.settle(trained)
             idle = 0 if trained else idle + 1
+        supply.do_chores()
     return supply.errors
 
 
@@ -253,8 +256,15 @@ class _Lines:
         errors: of the searches that fit on no worker.
     """
 
-    def __init__(self, lines: Sequence[Iterable[SearchRun]], workers: Workers, watch: Watch, tick: Tick) -> None:
-        self._lines = [_Line(line) for line in lines]
+    def __init__(
+        self,
+        lines: Sequence[Iterable[SearchRun]],
+        workers: Workers,
+        watch: Watch,
+        tick: Tick,
+        chores: Iterator[object],
+    ) -> None:
+        self._lines, self._chores = [_Line(line) for line in lines], chores
         self._workers, self._watch, self._tick = workers, watch, tick
         self.errors: list[TrialTooLarge] = []
 
@@ -280,8 +290,10 @@ class _Lines:
                 yield part
 
     def prepare(self) -> bool:
-        """Settle a search that is over, or claim the next one if the open ones have no trials left to begin; returns
-        False if there is nothing to do. A search that several processes share is not claimed ahead."""
+        """Settle a search that is over, do a chore, or claim the next search if the open ones have no trials left to
+        begin; returns False if there is nothing to do. A search that several processes share is not claimed ahead."""
+        for _ in self._chores:
+            return True
         for line in self._lines:
             alone = line.search is not None and line.search.shards == 1
             if alone if line.part is None else line.part.over:
@@ -296,6 +308,11 @@ class _Lines:
         line.close()
         line.open(self._workers, self._watch, self._tick)
         return line.part
+
+    def do_chores(self) -> None:
+        """Do the chores that are left."""
+        for _ in self._chores:
+            pass
 
     def too_large(self, queue: Queue, reason: str) -> None:
         self.errors.append(TrialTooLarge(reason))

@@ -38,8 +38,10 @@ from workloads.base import importable
 
 T = TypeVar("T")
 
-LATER = ("scipy.stats", "analysis.report.build")
-"""Modules that search and report need; with Matplotlib they take two seconds to import."""
+SOON = "scipy.stats"
+"""The first trials need it; imported while the workers start, because they would wait for it."""
+LATER = "analysis.report.build"
+"""The report, with Matplotlib; imported while the workers train."""
 
 
 def jobs_here(overrides: Sequence[str], config_dir: Path | None, mix: bool = False) -> tuple[list[Job], list[Job]]:
@@ -175,8 +177,8 @@ def train(
     for line in said:
         console.print(line, markup=False)
     with workers_for(jobs, config_dir) as workers:
+        importlib.import_module(SOON)
         costs, too_large = measured([(job, job.study) for job in jobs], workers, console)
-        threading.Thread(target=_import_later, daemon=True).start()  # not before: it would disturb what is timed
         left = _left(costs)
         _show_cost(jobs, costs, left, workers, console)
         warn.of_order(costs, workers.count, console)
@@ -216,15 +218,12 @@ def train_searches(
     warn.of_torch(console)
     for warn_of in (warn.of_devices, warn.of_changes, warn.of_precision):
         warn_of(jobs, console)
-    for each in waiting:
-        for known in each.known:
-            store.announce(each.job.results, known)
     with SweepProgress(console) as progress:
         told = _Told(Guarded([progress, *observers], partial(console.print, style="yellow", markup=False)), workers)
         told.begin(command, [each.job for each in waiting], [work.study for work in left])
         pools = _Pools(unfit, waits)
         lines = [_line(each, command, progress, pools) for each in waiting]
-        too_large = run_all(lines, workers, told.trial, waits, told.tick)
+        too_large = run_all(lines, workers, told.trial, waits, told.tick, _chores(waiting))
         for reason in chain(*workers.too_small.values()):
             console.print(f"{reason} The other workers trained it.", style="yellow", markup=False)
         _show_notes(workers, console)
@@ -258,10 +257,19 @@ class _Told:
         return search_of(study, results, self._workers.cost_of(study).trial(study))
 
 
+def _chores(waiting: Sequence[Waiting]) -> Iterator[None]:
+    """What need not be done before the workers train, in small steps."""
+    for each in waiting:
+        for known in each.known:
+            store.announce(each.job.results, known)
+            yield
+    threading.Thread(target=_import_later, daemon=True).start()
+    yield
+
+
 def _import_later() -> None:
     with uncollected():
-        for name in LATER:
-            importlib.import_module(name)
+        importlib.import_module(LATER)
 
 
 class _Pools:
