@@ -13,7 +13,7 @@ class Pool:
     count, placement = 1, Placement(device="cpu", workers=1, devices=1)
 
     def __init__(self, make_curve):
-        self.make_curve, self.prepared = make_curve, []
+        self.make_curve, self.asked, self.prepared = make_curve, [], []
 
     def cost_of(self, _):
         return Cost(0, 0, 0)
@@ -23,6 +23,7 @@ class Pool:
             begun = []
             while (trial := queue.ask()) is not None:
                 begun.append(trial.index)
+                self.asked.append(trial)
                 self.prepared.append(supply.prepare())
             for index in begun:
                 yield queue, self.make_curve(queue.study, index, reaches=30)
@@ -42,3 +43,15 @@ def test_the_next_search_is_claimed_when_the_last_trial_has_begun(tmp_path, make
         folder = store.study_folder(tmp_path, study)
         assert [curve.trial.index for curve in store.load(folder)] == [0, 1]
         assert not [*(folder / "trials").iterdir()]
+
+
+@pytest.mark.parametrize("trials", [0, 2], ids=["nothing to train", "two trials"])
+def test_chores_wait_until_the_first_trials_are_given_out_and_are_all_done(tmp_path, make_study, make_curve, trials):
+    study = make_study(trials=2)
+    if not trials:
+        run.run_all([[run.SearchRun(study, tmp_path)]], Pool(make_curve), lambda *_: None)
+    pool, done = Pool(make_curve), []
+    chores = (done.append(len(pool.asked)) for _ in range(5))
+    assert not run.run_all([[run.SearchRun(study, tmp_path)]], pool, lambda *_: None, chores=chores)
+    assert len(done) == 5
+    assert not trials or min(done) > 0
