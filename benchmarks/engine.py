@@ -45,12 +45,12 @@ from study.config import preflight
 from study.config.jobs import Job, parse_jobs
 from study.data.resident import Data
 from study.devices.cores import cores
+from study.devices.machine import processor
 from study.devices.placement import settle_arithmetic, usable
 from study.devices.precision import settle
 from study.engine.evaluation import initial_model
 from study.engine.serial import Run
 from study.records import PRECISIONS, Study
-from study.run import _processor
 from study.search.tuner import Tuner, point
 from study.space import values
 from study.workers.pool import TrialTooLarge, Workers
@@ -371,7 +371,7 @@ def main() -> None:
         rows = list(table(chosen, device, plain, tuned))
     if chosen.json:
         gpu = None if device == "cpu" else torch.cuda.get_device_name(device)
-        machine = {"processor": _processor(), "gpu": gpu, "torch": torch.__version__, "platform": platform.platform()}
+        machine = {"processor": processor(), "gpu": gpu, "torch": torch.__version__, "platform": platform.platform()}
         chosen.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
 
 

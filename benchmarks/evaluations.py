@@ -28,12 +28,12 @@ from study.config.jobs import parse_jobs
 from study.data import streaming, trees
 from study.data.resident import Data
 from study.data.trees import Tree
+from study.devices.machine import processor
 from study.engine import evaluation
 from study.engine.lane_count import admitted
 from study.engine.serial import Proposals
 from study.engine.train import train
 from study.records import Curve, Study, Trial
-from study.run import _processor
 from study.search.points import point
 from study.space import values
 from workloads.base import Workload, build
@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 flush=True,
             )
     if options.json:
-        machine = {"processor": _processor(), "torch": torch.__version__, "platform": platform.platform()}
+        machine = {"processor": processor(), "torch": torch.__version__, "platform": platform.platform()}
         options.json.write_text(
             json.dumps({"machine": machine, "trials": options.trials, "rows": rows}, indent=1) + "\n"
         )

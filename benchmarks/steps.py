@@ -25,11 +25,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.engine import RATE, loaded, study_of
 from study.data.resident import Data
+from study.devices.machine import processor
 from study.devices.placement import settle_arithmetic
 from study.engine.serial import Run
 from study.engine.timing import usual_trial
 from study.records import Study
-from study.run import _processor
 from study.workers.start import one_thread_environment
 
 UNCOUNTED = 4
@@ -116,7 +116,7 @@ def main() -> None:
             told = "".join(f"{share:13.1%}" for share in shares.values())
             print(f"{model:10} {batch_size:5} {1000 * seconds:10,.0f}{told}", flush=True)
     if chosen.json:
-        machine = {"processor": _processor(), "torch": torch.__version__, "platform": platform.platform()}
+        machine = {"processor": processor(), "torch": torch.__version__, "platform": platform.platform()}
         chosen.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
 
 

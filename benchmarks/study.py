@@ -31,8 +31,9 @@ from benchmarks.engine import one_device, tensors_of
 from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.data.order import Batches
+from study.devices.machine import processor
 from study.records import Study
-from study.run import SearchRun, _processor, run
+from study.run import SearchRun, run
 from study.search.tuner import point
 from study.space import values
 from study.workers.pool import Workers
@@ -143,7 +144,7 @@ def _sum_up(rows: Sequence[Mapping[str, Any]], start: float, trials: int, file: 
     print(f"start {'':10} {start:8.1f} {'':7} {start:8.1f}")
     print(f"whole {whole['script']:10.1f} {whole['goal']:8.1f} {goal:7.1f} {whole['race']:8.1f} {race:7.1f}")
     if file:
-        machine = {"processor": _processor(), "torch": torch.__version__, "platform": platform.platform()}
+        machine = {"processor": processor(), "torch": torch.__version__, "platform": platform.platform()}
         made = {"machine": machine, "trials": trials, "start": start, "rows": rows, "whole": whole}
         file.write_text(json.dumps(made, indent=1) + "\n")
 

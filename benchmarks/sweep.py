@@ -25,7 +25,7 @@ import torch
 from study import store
 from study.commands.report import STUDIES
 from study.devices.cores import cores
-from study.run import _processor
+from study.devices.machine import processor
 
 OVERRIDES = ["search=sobol", "search.trials=20", "search.reruns=0", "goal=val/classification_error < 0.05"]
 
@@ -61,7 +61,7 @@ def main() -> None:
     for part, value in medians.items():
         print(f"{part:10} {value:6.1%}" if part == "busy" else f"{part:10} {value:6.1f} s")
     if options.json:
-        machine = {"processor": _processor(), "torch": torch.__version__, "platform": platform.platform()}
+        machine = {"processor": processor(), "torch": torch.__version__, "platform": platform.platform()}
         found = {"machine": machine, "overrides": options.overrides, "medians": medians, "rounds": rounds}
         options.json.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -21,11 +21,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from study.devices.machine import processor
 from study.engine.cost import least_seconds
 from study.engine.fused.linear_chain import LinearChain
 from study.engine.fused.stack import Stack, Step
 from study.optimizers import OPTIMIZERS
-from study.run import _processor
 from study.workers.start import one_thread_environment
 from workloads.base import cross_entropy_error
 from workloads.fully_connected import FullyConnected
@@ -95,7 +95,7 @@ def main() -> None:
             limit = "" if name not in LIMITED else "met" if share <= LIMIT else "MISSED"
             print(f"{name:16}{1e6 * seconds:15,.0f}{share:15.0%}   {limit}", flush=True)
     if options.json:
-        machine = {"processor": _processor(), "torch": torch.__version__, "platform": platform.platform()}
+        machine = {"processor": processor(), "torch": torch.__version__, "platform": platform.platform()}
         what = {"batch_size": options.batch_size, "lanes": options.lanes}
         options.json.write_text(json.dumps({"machine": machine, **what, "rows": rows}, indent=1) + "\n")
 

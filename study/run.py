@@ -4,21 +4,20 @@ import math
 import os
 import platform
 import socket
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import lru_cache
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
 from study import store
+from study.devices.machine import git_commit, processor, versions
 from study.devices.precision import uses_tf32
 from study.engine import checkpoints
 from study.engine.arithmetic import fused
@@ -356,7 +355,7 @@ def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> di
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "device": placement.device,
         "gpu": torch.cuda.get_device_name(placement.device_of(0)) if placement.device != "cpu" else None,
         "devices": placement.devices,
@@ -374,33 +373,3 @@ def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> di
         "versions": versions(packages),
         "git_commit": git_commit(),
     }
-
-
-@lru_cache
-def versions(packages: Sequence[str]) -> dict[str, str]:
-    return {name: version(name) for name in packages}
-
-
-@lru_cache
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        model = platform.processor() or platform.machine()
-    return f"{model}, {os.cpu_count()} cores"
-
-
-@lru_cache
-def git_commit() -> str | None:
-    """The commit of the checkout when first asked, marked if files differ from it; None for an installed package."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    try:
-        # An installed package may lie inside the user's repository, whose commit says nothing about this code.
-        tracked = ["ls-files", "--error-unmatch", str(Path(__file__))]
-        subprocess.run([*git, *tracked], capture_output=True, check=True)
-        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return commit + ("+changes" if changed.stdout.strip() else "")

@@ -17,6 +17,7 @@ from analysis.question.branches import Start
 from study.branch.request import BranchRequest
 from study.config.jobs import Job
 from study.devices import generators
+from study.devices.machine import git_commit, versions
 from study.devices.placement import Placement
 from study.engine import checkpoints
 from study.engine.evaluation import measure as measure_errors
@@ -35,7 +36,6 @@ from study.noise.tuned_run import (
     tuned_search,
 )
 from study.records import COMMAND, PLAIN, Study, Trial
-from study.run import git_commit, versions
 from study.store import now, trunks
 from study.transfer import recorded
 from workloads.base import Workload, importable

@@ -11,6 +11,7 @@ from rich.console import Console
 from analysis.labels import counted, duration, short_count
 from study import whole_sweep
 from study.devices import generators
+from study.devices.machine import git_commit, versions
 from study.engine.cost import least_seconds
 from study.engine.evaluation import measure as measure_errors
 from study.engine.serial import Run
@@ -20,7 +21,6 @@ from study.noise.gradients import Gradients
 from study.noise.point import BLOCKS, measured
 from study.noise.preconditioner import preconditioner
 from study.noise.tuned_run import NOISE, ONE_STEP, TunedRun, retrain
-from study.run import git_commit, versions
 from study.store import noise, now
 
 PACKAGES = ("torch", "numpy")

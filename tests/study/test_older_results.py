@@ -16,10 +16,11 @@ from helpers.made_workload import edited
 from rich.console import Console
 
 from analysis import load
-from study import run, store, transfer, whole_sweep
+from study import store, transfer, whole_sweep
 from study.__main__ import main
 from study.calibration import compare
 from study.config.jobs import Job, parse_jobs
+from study.devices.machine import processor
 from study.devices.placement import Placement
 from study.engine import checkpoints, footprint, older
 from study.records import Study
@@ -60,7 +61,7 @@ def trained(job):
 def assert_continued(found, expected):
     """Equal bits on the kind of processor and the torch that wrote the folder, else equal but for rounding."""
     recorded = store.read(folder_of(DATA / "complete", "serial/momentum/4") / "study.json")["provenance"][0]
-    here = (run._processor(), version("torch"), torch.backends.cpu.get_cpu_capability(), platform.machine())
+    here = (processor(), version("torch"), torch.backends.cpu.get_cpu_capability(), platform.machine())
     alike = here == (recorded["processor"], recorded["versions"]["torch"], "AVX512", "x86_64")
     assert [curve.trial for curve in found] == [curve.trial for curve in expected]
     for one, other in zip(found, expected, strict=True):
