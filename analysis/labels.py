@@ -1,7 +1,7 @@
 """Write numbers, durations, goals and lists for people, the same way everywhere. Standard library only."""
 
 from collections.abc import Iterable
-from math import floor, log10
+from math import floor, isinf, log10
 from numbers import Integral
 
 SPLITS = {"val": "validation", "train": "training", "test": "test"}
@@ -28,6 +28,17 @@ def number(value: float) -> str:
     if 0.9 < value < 1:
         return f"{value:.{1 - floor(log10(1 - value))}f}".rstrip("0")
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:#.3g}".removesuffix(".")
+
+
+def within(low: float, high: float) -> str:
+    """The ends of an interval of positive numbers; 0 and infinity are open ends.
+
+    >>> within(60.75, 128), within(0, 128), within(60.75, float("inf")), within(0, float("inf"))
+    ('60.8 to 128', 'below 128', 'above 60.8', 'open')
+    """
+    if isinf(high):
+        return f"above {number(low)}" if low > 0 else "open"
+    return f"below {number(high)}" if low <= 0 else f"{number(low)} to {number(high)}"
 
 
 def value_text(value: float | str) -> str:

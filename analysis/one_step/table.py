@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.counting import Branch
-from analysis.labels import number
+from analysis.labels import number, within
 from analysis.load import GOAL, STUDY, LoadError, StudyData
 from analysis.noise_scale.table import changed, measured_limits
 from analysis.one_step.estimate import LOG, SPACES, OneStep, best_learning_rates, fit_batches, interval
@@ -93,7 +93,7 @@ def in_words(row: Any) -> str:
     >>> in_words({"noise_scale": 81.97, "low": 60.75, "high": 127.9})
     '82.0 (60.8 to 128)'
     """
-    return f"{number(row['noise_scale'])} ({number(row['low'])} to {number(row['high'])})"
+    return f"{number(row['noise_scale'])} ({within(row['low'], row['high'])})"
 
 
 def overview(fits: pd.DataFrame) -> pd.DataFrame:

@@ -2,10 +2,9 @@
 
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
-from analysis.labels import BOUNDS, goal_text, number
+from analysis.labels import BOUNDS, goal_text, number, within
 
 DASH = "–"
 
@@ -52,14 +51,5 @@ def open_ends(scaling: pd.DataFrame, low: str, high: str) -> list[str | None]:
     >>> open_ends(pd.DataFrame({"low": [8.0], "high": [np.inf]}), "low", "high")
     ['above 8']
     """
-
-    def text(a: float, b: float) -> str | None:
-        if pd.isna(a):
-            return None
-        if a <= 0 and np.isinf(b):
-            return "open"
-        return (
-            f"above {number(a)}" if np.isinf(b) else f"below {number(b)}" if a <= 0 else f"{number(a)} to {number(b)}"
-        )
-
-    return [text(*pair) for pair in zip(scaling[low], scaling[high], strict=True)]
+    pairs = zip(scaling[low], scaling[high], strict=True)
+    return [None if pd.isna(a) else within(a, b) for a, b in pairs]
