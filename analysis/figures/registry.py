@@ -206,7 +206,7 @@ FIGURES: dict[str, Drawing] = {
         "The median best of n trials drawn from the finished ones, for up to six batch sizes. If a curve still falls "
         "at two thirds of its trials, more trials would find fewer steps; beyond that it is flat by construction.",
         tuning.best_of_n,
-        f"four trials a study, {REACHED}",
+        f"four trials a study that do not depend on one another (search=sobol), {REACHED}",
         table="best_of_n",
         rows=_several_counts,
         panel=CURVE,

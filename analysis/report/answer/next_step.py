@@ -3,6 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,8 +135,20 @@ def _bounded(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | Non
 
 def _folder(studies: Sequence[StudyData], suffix: str) -> str:
     """A folder for another question, beside that of these studies."""
-    results = dict(word.split("=", 1) for word in _words(studies) if "=" in word).get("results")
-    return f"{results or f'results/{studies[0].workload}'}-{suffix}"
+    return f"{_results(studies)}-{suffix}"
+
+
+def _recorded(studies: Sequence[StudyData]) -> str:
+    """The results folder by the command that trained these studies."""
+    words = dict(word.split("=", 1) for word in _words(studies) if "=" in word)
+    return words.get("results", f"results/{studies[0].workload}")
+
+
+def _results(studies: Sequence[StudyData]) -> str:
+    """The results folder, as the command has it unless the folder was moved or the command ran elsewhere."""
+    recorded, folders = _recorded(studies), {study.results for study in studies}
+    moved = len(folders) == 1 and Path(recorded).resolve() != studies[0].results.resolve()
+    return str(studies[0].results) if moved else recorded
 
 
 def _larger(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFrame) -> _Change | None:
@@ -191,7 +204,8 @@ def _words(studies: Sequence[StudyData]) -> list[str]:
 
 
 def command(studies: Sequence[StudyData], overrides: Mapping[str, Any]) -> str:
-    """The command that trained these studies, with other values of some keys; empty if it is not on record.
+    """The command that trained these studies, with other values of some keys; empty if it is not on record. It trains
+    on in the folder where the studies lie now.
 
     If several commands trained them, the new one names all of their optimizers and batch sizes.
 
@@ -205,6 +219,8 @@ def command(studies: Sequence[StudyData], overrides: Mapping[str, Any]) -> str:
         sizes, optimizers = sorted({s.batch_size for s in studies}), dict.fromkeys(s.optimizer for s in studies)
         named = {"optimizer": ",".join(optimizers)} if len(optimizers) > 1 else {}
         overrides = {**named, "batch_size": ",".join(map(str, sizes)), **overrides}
+    if (moved := _results(studies)) != _recorded(studies):
+        overrides = {"results": moved, **overrides}
     kept = [word for word in words if word.partition("=")[0] not in overrides]
     return shlex.join([*kept, *(f"{key}={value}" for key, value in overrides.items())])
 

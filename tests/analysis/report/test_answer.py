@@ -250,10 +250,37 @@ def test_imported_trials_have_no_next_step():
         ("""study.sweep(workload=m.M(name='it\\'s "it"'), overrides=[])""", {"search.reruns": 8}, None),
     ],
 )
-def test_the_command_is_the_recorded_one_with_other_values(recorded, overrides, expected):
+def test_the_command_is_the_recorded_one_with_other_values(tmp_path, monkeypatch, recorded, overrides, expected):
+    monkeypatch.chdir(tmp_path)
+    study = study_in("results/mlp_digits", recorded)
+    assert command([study], overrides) == ("" if expected is None else f"python -m study sweep {expected}")
+
+
+def study_in(results, recorded):
+    """A published study as if it lay in another results folder, by another command."""
     study = load_study(PUBLISHED / "mlp_digits/studies/mlp_digits/sgd/64")
     study.provenance[-1]["command"] = recorded
-    assert command([study], overrides) == ("" if expected is None else f"python -m study sweep {expected}")
+    return replace(study, folder=Path(results, "studies/mlp_digits/sgd/64"))
+
+
+@pytest.mark.parametrize(
+    ("lies_in", "recorded", "overrides", "expected"),
+    [
+        ("results/mlp_digits", "", {}, ""),
+        ("moved", "", {}, "results=moved"),
+        ("moved", "results=there", {}, "results=moved"),
+        ("there", "results=there", {}, "results=there"),
+        ("./there/.", "results=there", {"search.reruns": 8}, "results=there search.reruns=8"),
+        ("moved", "results=there", {"results": "moved-longer"}, "results=moved-longer"),
+        ("there", "results=$PWD/there", {}, "results=$PWD/there"),
+        ("a b", "results=there", {}, "'results=a b'"),
+    ],
+)
+def test_the_command_goes_on_where_the_results_lie(tmp_path, monkeypatch, lies_in, recorded, overrides, expected):
+    monkeypatch.chdir(tmp_path)
+    recorded, expected = (words.replace("$PWD", str(tmp_path)) for words in (recorded, expected))
+    study = study_in(lies_in, f"python -m study sweep {recorded}".strip())
+    assert command([study], overrides) == f"python -m study sweep {expected}".strip()
 
 
 def test_a_command_for_studies_of_several_commands_names_all_of_them():
@@ -263,7 +290,8 @@ def test_a_command_for_studies_of_several_commands_names_all_of_them():
     for study in studies[1:]:
         study.provenance[-1]["command"] = "python -m study sweep optimizer=sgd batch_size=8,64 results=here"
     found = command(studies, {"search.reruns": 8})
-    assert found == "python -m study sweep results=here optimizer=momentum,sgd batch_size=8,64 search.reruns=8"
+    where = f"results={PUBLISHED / 'mlp_digits'}"
+    assert found == f"python -m study sweep {where} optimizer=momentum,sgd batch_size=8,64 search.reruns=8"
 
 
 def test_several_goals_have_an_answer_each():
