@@ -66,8 +66,10 @@ def _side_by_side(part: pd.DataFrame) -> Iterator[Table]:
     """
     rows = {(row["optimizer"], row["batch_size"]): row for row in part.to_dict("records")}
     optimizers, sizes = list(dict.fromkeys(part["optimizer"])), sorted(set(part["batch_size"]))
-    for interval, space in ((True, " "), (False, " "), (False, "\n")):
-        table = columns("batch size", *(name.replace("_", " ").replace(" ", space) for name in optimizers))
+    for interval, space in ((True, ""), (False, ""), (False, "\n")):
+        table = columns("batch size")
+        for name in optimizers:  # as everywhere else, also if it contains "_"
+            table.add_column(name.replace("_", f"_{space}"), justify="right")
         for size in sizes:
             cells = (rows.get((name, size)) for name in optimizers)
             table.add_row(f"{size:,}", *("" if row is None else _steps(row, interval) for row in cells))

@@ -6,6 +6,7 @@ run_settings    what is known of each run: batch size, optimizer, hyperparameter
 long_frame      tables -> one frame of measurements in long form, and the settings of each run
 goals           a goal on a metric, also on one that grows
 spaces          the search space that the runs of a study covered
+folders         names of workloads and optimizers as names of folders: two names never share one
 studies         a log -> questions, records of trials and measurements
 importing       `import_log`: all of this in a line
 """

@@ -11,7 +11,6 @@ from study.exchange.logs.long_frame import Log
 from study.exchange.logs.names import Asked, listed, plain
 from study.exchange.logs.studies import UNKNOWN, Imported
 from study.exchange.readers import sources, tabular
-from study.exchange.released_tree import component
 
 Watch = Callable[[Imported, int], None]
 """Called after every study, with the study and its number of measurements."""
@@ -55,13 +54,14 @@ def import_log(
     started = store.now()
     log = long_frame.gather(sources.read(source), asked)
     size = studies.size_of(log, asked.size)
-    workloads = studies.by_workload(log, component(tabular.stem(source)), size)
+    workloads, odd_workloads = studies.by_workload(log, tabular.stem(source), size)
+    of_optimizer, odd_optimizers = studies.optimizers(log)
     log, chosen = goals.choose(log, workloads, goal_texts)
-    made = studies.make(log, chosen, workloads, trials, size)
+    made = studies.make(log, chosen, workloads, of_optimizer, trials, size)
     store.check_imported(results, [study.question for study in made])
     begin(len(made))
     lines = studies.lines(made)
-    notes = _notes(log)
+    notes = _notes(log, [*odd_workloads, *odd_optimizers])
     for study in made:
         own = lines.get((study.question["workload"]["name"], study.question["optimizer"]), [])
         measurements = len(study.columns["step"])
@@ -74,9 +74,9 @@ def import_log(
     return Said(_read(log, made, source), [*notes, *(line for some in lines.values() for line in some)])
 
 
-def _notes(log: Log) -> list[str]:
+def _notes(log: Log, renamed: Sequence[str]) -> list[str]:
     """What holds for the whole log."""
-    notes = [f"{note[0].upper()}{note[1:]}" for note in log.notes]
+    notes = [f"{note[0].upper()}{note[1:]}" for note in (*log.notes, *renamed)]
     if any("optimizer" not in settings for settings in log.runs.values()):
         notes.append(f"Runs without an optimizer are under the name {UNKNOWN}: --set optimizer=NAME names it")
     return notes

@@ -14,7 +14,7 @@ import pandas as pd
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, RECORDED, Branch, Goal, first_crossing
 from analysis.labels import batch_sizes
 from study.exchange.importing import ImportRefused
-from study.exchange.logs import spaces
+from study.exchange.logs import folders, spaces
 from study.exchange.logs.long_frame import Log
 from study.exchange.logs.names import last, listed, plain
 from study.exchange.logs.run_settings import DIVERGED
@@ -65,14 +65,16 @@ class Imported:
         return f"{self.question['workload']['name']}/{self.question['optimizer']}/{self.question['batch_size']}"
 
 
-def workload(settings: Mapping[str, Any], default: str, size: str | None = None) -> str:
-    """The name of the workload of a run: as the log says, else its model and data set, else that of the source; with
-    the value of its size if there is one."""
-    given = settings.get("workload") or "_".join(
-        str(settings[key]) for key in ("model", "dataset") if settings.get(key) is not None
-    )
-    name = component(str(given or default))
-    return name if size is None else component(f"{name}_{size}-{settings[size]:.12g}")
+def _workload(settings: Mapping[str, Any], default: str, size: str | None = None) -> tuple[str, str]:
+    """(the workload of a run for messages, its name): as the log says, else its model and data set, else that of the
+    source; with the value of its size if there is one."""
+    parts = [str(settings[key]) for key in ("model", "dataset") if settings.get(key) is not None]
+    given = settings.get("workload")
+    parts = [str(given)] if given else parts or [default]
+    quoted, name = " with ".join(map(repr, parts)), "_".join(parts)
+    if size is None:
+        return quoted, name
+    return f"{quoted} of {size} {settings[size]!r}", f"{name}_{size}-{settings[size]:.12g}"
 
 
 def size_of(log: Log, asked: str | None) -> str | None:
@@ -94,24 +96,49 @@ def size_of(log: Log, asked: str | None) -> str | None:
     return found
 
 
-def by_workload(log: Log, default: str, size: str | None = None) -> dict[str, list[str]]:
-    """Workload -> its runs. `size`: the setting that tells sizes apart (`size_of`)."""
+def by_workload(log: Log, default: str, size: str | None = None) -> tuple[dict[str, list[str]], list[str]]:
+    """(the folder of a workload -> its runs, notes on names that changed).
+
+    Arguments:
+        default: the name of a workload that the log does not name.
+        size: the setting that tells sizes apart (`size_of`).
+
+    Raises:
+        ImportRefused: two workloads share a folder.
+    """
+    called = {run: _workload(settings, default, size) for run, settings in log.runs.items()}
+    columns = [column for role in ("workload", "model", "dataset") for column in log.read_as.get(role, ())]
+    notes = folders.checked("workload", dict(called.values()), columns)
     found: dict[str, list[str]] = {}
-    for run, settings in log.runs.items():
-        found.setdefault(workload(settings, default, size), []).append(run)
-    return found
+    for run, (_, name) in called.items():
+        found.setdefault(component(name), []).append(run)
+    return found, notes
+
+
+def optimizers(log: Log) -> tuple[dict[str, str], list[str]]:
+    """(run -> the folder of its optimizer, notes on names that changed).
+
+    Raises:
+        ImportRefused: two optimizers share a folder.
+    """
+    named = {run: str(settings.get("optimizer", UNKNOWN)) for run, settings in log.runs.items()}
+    called = {repr(name): name for name in named.values()}
+    notes = folders.checked("optimizer", called, log.read_as.get("optimizer", ()))
+    return {run: component(name) for run, name in named.items()}, notes
 
 
 def make(
     log: Log,
     goals: Mapping[str, Goal],
     workloads: Mapping[str, Sequence[str]],
+    of_optimizer: Mapping[str, str],
     trials: int | None,
     size: str | None = None,
 ) -> list[Imported]:
     """The studies of a log, by workload, optimizer and batch size.
 
     Arguments:
+        of_optimizer: run -> the folder of its optimizer (`optimizers`).
         trials: N, the number of COMPLETE trials that count; None or 0: all.
         size: the setting that tells sizes apart; each question records its value, and no model.
     """
@@ -122,7 +149,7 @@ def make(
     for name, runs in sorted(workloads.items()):
         curves: dict[str, list[str]] = {}
         for run in runs:
-            curves.setdefault(component(str(log.runs[run].get("optimizer", UNKNOWN))), []).append(run)
+            curves.setdefault(of_optimizer[run], []).append(run)
         for optimizer, some in sorted(curves.items()):
             points, notes = spaces.hyperparameters(log, some)
             for batch in sorted({log.runs[run]["batch_size"] for run in some}):

@@ -124,6 +124,16 @@ def test_an_optimizer_without_momentum_has_no_column_for_it(capsys):
     assert "nan" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("width", "shown"), [(120, ["AdamW_fused"]), (30, ["AdamW_", "fused"])])
+def test_an_optimizer_has_one_name_in_tables_and_sentences(width, shown):
+    steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    console = Console(width=width, record=True)
+    show.results(console, steps.replace({"optimizer": {"momentum": "AdamW_fused"}}), [], [])
+    said = console.export_text()
+    assert [name for name in shown if name not in said] == []
+    assert "AdamW fused" not in said
+
+
 @pytest.mark.parametrize(
     ("width", "there"), [(120, ["label smoothing", "weight decay"]), (80, ["weight"]), (60, ["learning"])]
 )
