@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from analysis.labels import duration
+from analysis.labels import counted, duration
 from study.observers.base import Finished, Observer, Search, State, Sweep
 
 if TYPE_CHECKING:
@@ -273,7 +273,8 @@ class StudiesProgress:
     def done(self) -> str:
         """A line with the number of studies, measurements and seconds."""
         took = time.monotonic() - self.started
-        return f"{self.studies:,} studies with {self.rows:,} measurements in {duration(took)}."
+        made = f"{counted(self.studies, 'study', 'studies')} with {counted(self.rows, 'measurement')}"
+        return f"{made} in {duration(took)}."
 
 
 def _bars(console: Console) -> Progress:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.labels import counted
 from study.exchange.importing import ImportRefused
 from study.exchange.logs import names, run_settings
 from study.exchange.logs.gathering import Gathering, add, measure, metric_columns, part_splits, shared
@@ -59,7 +60,7 @@ def gather(tables: Sequence[Table], asked: Asked) -> Log:
         add(made, table, in_several)
     _check_asked(made)
     if not made.tables:
-        raise ImportRefused(_no_steps(made))
+        raise ImportRefused(_no_rows(tables) or _no_steps(made))
     part_splits(made)
     metrics = metric_columns(made)
     for each in made.tables:
@@ -70,6 +71,14 @@ def gather(tables: Sequence[Table], asked: Asked) -> Log:
     rows = _in_steps(rows, runs, made)
     read_as = {role: list(found) for role, found in made.read_as.items()}
     return Log(runs, rows, read_as, list(made.facts), _notes(made, runs), list(made.left_out))
+
+
+def _no_rows(tables: Sequence[Table]) -> str:
+    """The message that all tables are empty; empty if one is not."""
+    if any(len(table.rows) for table in tables):
+        return ""
+    where = listed(dict.fromkeys(table.where for table in tables), 5)
+    return f"{where}: there are no rows, so nothing was measured. Export the runs again."
 
 
 def _no_steps(made: Gathering) -> str:
@@ -109,9 +118,8 @@ def _in_steps(rows: pd.DataFrame, runs: Mapping[str, Mapping[str, Any]], made: G
     if conflicting > MOST_AGAIN * len(rows.drop_duplicates(["order", "step"])):
         raise ImportRefused(_several(made, runs))
     if conflicting:
-        made.notes[
-            f"{conflicting:,} steps of a run were measured more than once, as after a restart: the last value counts"
-        ] = None
+        steps = counted(conflicting, "step of a run was", "steps of a run were")
+        made.notes[f"{steps} measured more than once, as after a restart: the last value counts"] = None
     found = rows.groupby(["order", "step"], sort=True)[metrics].last().reset_index()
     named = np.array(list(runs), dtype=object)[found["order"].to_numpy(dtype=np.int64)]
     return found.drop(columns="order").assign(run=named)[["run", "step", *metrics]]
@@ -166,7 +174,8 @@ def _notes(made: Gathering, runs: Mapping[str, Any]) -> list[str]:
             "steps are W&B's own _step, which counts calls of log: if these are fewer than updates, --map step=COLUMN"
         )
     if made.without_step:
-        found.append(f"{made.without_step:,} rows without a step are left out")
+        rows = counted(made.without_step, "row without a step is", "rows without a step are")
+        found.append(f"{rows} left out")
     if made.left_out:
         found.append(
             "left out, because they change during a run and are no train/, val/ or test/ metric: "
@@ -175,5 +184,6 @@ def _notes(made: Gathering, runs: Mapping[str, Any]) -> list[str]:
     measured = {name for frame in made.frames for name in frame["run"].unique()}
     without = [run for run in made.settings if run not in measured and run not in runs]
     if without:
-        found.append(f"{len(without):,} runs without measurements are left out: {listed(without, 5)}")
+        some = counted(len(without), "run without measurements is", "runs without measurements are")
+        found.append(f"{some} left out: {listed(without, 5)}")
     return found

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from analysis.labels import counted
 from study.exchange.importing import ImportRefused
 from study.exchange.logs import names
 from study.exchange.logs.gathering import IDENTITY, Gathering
@@ -14,6 +15,7 @@ OF_SETTINGS = (*IDENTITY, "seed", "status", "train_examples", "train_steps", "fi
 """Roles that settings of a run can have."""
 DIVERGED = ("infeasible", "diverged", "nan")
 """Statuses, in lower case, of runs that diverged."""
+A_BATCH_SIZE = "a whole number of examples, at least 1"
 PER_PROCESS = ("train_batch_size", "per_device_train_batch_size")
 """Names under which some tools keep the batch size of one process."""
 
@@ -83,14 +85,18 @@ def with_batch_size(made: Gathering, runs: dict[str, dict[str, Any]]) -> dict[st
             known[run] = settings
         elif size is not None:
             odd.append(f"{run!r} has {size!r}")
+    if odd and not known:
+        raise ImportRefused(
+            f"a batch size is {A_BATCH_SIZE}, but {listed(odd, 5)}. Correct these values, or give another column with "
+            "--map batch_size=COLUMN; if all runs have one batch size, --set batch_size=N."
+        )
     if not known:
         held = sorted({name for settings in made.settings.values() for name in settings} | set(made.columns))
         some = next(iter(runs), "")
         size = re.match(r"(.*?(?:bs|batch(?:[_-]?size)?|b)[_=-]?)\d+(.*)", some, re.IGNORECASE)
         pattern = f"{size[1]}{{batch_size}}{'*' if size[2] else ''}" if size else "bs{batch_size}_*"
-        wrong = f" Run {odd[0]}, but a batch size is a whole number of examples." if odd else ""
         raise ImportRefused(
-            f"no run has a batch size.{wrong} The columns and settings are {listed(held, 40)}. Add "
+            f"no run has a batch size. The columns and settings are {listed(held, 40)}. Add "
             f"{names.cure('batch_size', held)}; if the names of the runs say it, as {some!r}, a pattern: --run-name "
             f"'{pattern}'; if all runs have the same, --set batch_size=N."
         )
@@ -100,7 +106,11 @@ def with_batch_size(made: Gathering, runs: dict[str, dict[str, Any]]) -> dict[st
                 f"the batch size is that of {column}: if this is of one process or one accumulation step, give the "
                 "examples of a whole update with --map or --set batch_size=N"
             ] = None
-    without = [run for run in runs if run not in known]
+    if odd:
+        some = counted(len(odd), "run is", "runs are")
+        made.notes[f"{some} left out, since a batch size is {A_BATCH_SIZE}: {listed(odd, 5)}"] = None
+    without = [run for run, settings in runs.items() if settings.get("batch_size") is None]
     if without:
-        made.notes[f"{len(without):,} runs without a batch size are left out: {listed(without, 5)}"] = None
+        some = counted(len(without), "run without a batch size is", "runs without a batch size are")
+        made.notes[f"{some} left out: {listed(without, 5)}"] = None
     return known

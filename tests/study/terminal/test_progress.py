@@ -8,7 +8,7 @@ from rich.console import Console
 
 from study.observers.base import Sweep
 from study.terminal import progress
-from study.terminal.progress import SweepProgress
+from study.terminal.progress import StudiesProgress, SweepProgress
 
 
 @pytest.fixture
@@ -86,3 +86,12 @@ def test_trials_of_an_earlier_run_say_nothing_of_the_speed(clock):
         assert shown.bars.tasks[0].fields["status"].endswith("time left: measuring")
         shown.trial(told.search(), told.state(3, 40), told.finished(2, steps=[1000]))
         assert shown.bars.tasks[0].fields["status"].endswith("10 s left")
+
+
+@pytest.mark.parametrize(("rows", "said"), [([1], "1 study with 1 measurement in "), ([2, 0], "2 studies with 2 meas")])
+def test_studies_and_measurements_are_counted(rows, said):
+    with StudiesProgress(Console(quiet=True), "importing") as shown:
+        shown.begin(len(rows))
+        for count in rows:
+            shown.watch("digits", count)
+    assert shown.done.startswith(said)

@@ -66,7 +66,13 @@ REFUSED = {
         {},
     ),
     "as 'a', a pattern: --run-name": ("log.csv", "run,step,val/loss\na,10,0.9\na,20,0.4\n", {}),
-    "Run 'a' has 0.5, but a batch size is a whole number": ("log.csv", HEADER + "a,0.5,10,0.9\n", {}),
+    "a batch size is a whole number of examples, at least 1, but 'a' has 64.5. Correct these values": (
+        "log.csv",
+        HEADER + "a,64.5,10,0.9\n",
+        {},
+    ),
+    "log.csv: there are no rows, so nothing was measured": ("log.csv", HEADER, {}),
+    "log.jsonl: there are no rows": ("log.jsonl", "\n", {}),
     r"run 'a' has several values of batch_size: 8, 16.* --map run=run,batch_size": (
         "log.csv",
         HEADER + "a,8,10,0.9\na,16,10,0.8\n",

@@ -103,6 +103,31 @@ def test_restarts_rows_in_any_order_and_other_grids(tmp_path):
     assert "runs were evaluated every 2 to 10 steps" in text
 
 
+# Rows besides those of a run that counts -> what the import says of them.
+LEFT_OUT = {
+    "a row without a step": ("a,8,,0.4,\n", "1 row without a step is left out"),
+    "rows without a step": ("a,8,,0.4,\na,8,,0.3,\n", "2 rows without a step are left out"),
+    "a run without a batch size": ("b,,10,0.4,\n", "1 run without a batch size is left out: b"),
+    "runs without a batch size": (
+        "b,,10,0.4,\nc,,10,0.4,\n",
+        "2 runs without a batch size are left out: b, c",
+    ),
+    "a batch size that is none": (
+        "b,64.5,10,0.4,\n",
+        "1 run is left out, since a batch size is a whole number of examples, at least 1: 'b' has 64.5",
+    ),
+    "a run without measurements": ("b,8,,0.4,\n", "1 run without measurements is left out: b"),
+    "a step again": ("a,8,10,0.8,\n", "1 step of a run was measured more than once"),
+}
+
+
+@pytest.mark.parametrize("kind", LEFT_OUT)
+def test_what_is_left_out_is_counted(kind, tmp_path):
+    more, said = LEFT_OUT[kind]
+    _, told = imported(tmp_path, HEADER + rows("a", [0.9, 0.8, 0.4]) + more)
+    assert said in "\n".join(told.warnings)
+
+
 def test_several_runs_of_one_name_are_told_from_restarts(tmp_path):
     lines = [
         f"0,8,{seed},{step},{10 * seed + step},{loss}" for seed in (1, 2) for step, loss in ((10, seed), (20, 0.4))
