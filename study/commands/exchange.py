@@ -96,10 +96,11 @@ def import_runs(options: argparse.Namespace, console: Console) -> None:
     from study.exchange.importing import import_released
     from study.exchange.logs.importing import Said, import_log
     from study.exchange.logs.names import Asked
+    from study.exchange.released_tree import is_result
     from study.terminal.progress import StudiesProgress
 
     named = options.map or options.set or options.run_name or options.size
-    released = not named and options.source.is_dir() and next(options.source.rglob("study.json"), None) is not None
+    released = not named and not all(map(is_result, options.source.rglob("study.json")))
     how = (options.goal, options.trials, options.command)
     with StudiesProgress(console, "importing") as progress:
         seen = (progress.watch, progress.begin)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.counting import AS_ERRORS, COMPLETE, NUMBER, RECORDED, Branch, Goal, can_answer
+from analysis.labels import counted
 from study import store
 from study.errors import Refused
 from study.exchange import released_tree, released_trials
@@ -74,6 +75,13 @@ def import_released(
     if not found:
         why = "there is no readable study.json" if folder.is_dir() else "there is no such folder"
         raise ImportRefused("; ".join([f"no studies to import in {folder}: {why}", *warnings]))
+    if not any(map(released_tree.measured, found)):
+        raise ImportRefused(
+            f"{folder} has {counted(len(found), 'study.json', 'files study.json')}, but no trial beside one has "
+            "measurements in TRIAL/measurements.csv. If the folder holds logs of another form, give these files, or "
+            "move the study.json out."
+        )
+    warnings += [f"{path.name}: no part of the released layout: left out" for path in sorted(folder.glob("*.csv"))]
     chosen = _goals(found, goals)
     questions = [_question(study, chosen[study.workload]) for study in found]
     store.check_imported(results, questions)

@@ -61,15 +61,18 @@ class Released:
 
 def find(folder: Path) -> tuple[list[Released], list[str]]:
     """(the studies of a tree by workload, optimizer and batch size; a warning for each study that is left out)."""
-    paths, lacking = [], set()
+    paths, lacking, results = [], set(), dict[Path, None]()
     for place, folders, files in os.walk(folder, followlinks=True):
-        if "study.json" in files:
+        if "study.json" in files and is_result(Path(place, "study.json")):
+            results[results_folder(folder, Path(place))] = None
+        elif "study.json" in files:
             paths.append(Path(place))
         if "metadata.json" in files:
             lacking.add(Path(place).parent)
         if {"study.json", "metadata.json"} & set(files):
             folders.clear()
-    warnings = [f"{path.relative_to(folder)}: no study.json: left out" for path in sorted(lacking)]
+    warnings = [f"{path.relative_to(folder)}: results of this project, no released data: left out" for path in results]
+    warnings += [f"{path.relative_to(folder)}: no study.json: left out" for path in sorted(lacking)]
     studies: dict[tuple[str, str, int], Released] = {}
     for path in sorted(paths):
         try:
@@ -82,6 +85,36 @@ def find(folder: Path) -> tuple[list[Released], list[str]]:
             other = same.folder.relative_to(folder)
             warnings.append(f"{path.relative_to(folder)}: the same study as {other}: left out")
     return [studies[key] for key in sorted(studies)], warnings
+
+
+def is_result(path: Path) -> bool:
+    """True if a study.json belongs to a results folder of this project: it holds a question."""
+    try:
+        return "question" in json.loads(path.read_text())
+    except (OSError, TypeError, ValueError):
+        return False
+
+
+def results_folder(folder: Path, study: Path) -> Path:
+    """The results folder, below or at `folder`, of the study in RESULTS/studies/...; without such a path, the study's.
+
+    >>> results_folder(Path("a"), Path("a/out/studies/digits/sgd/8")).as_posix()
+    'a/out'
+    """
+    parts = study.relative_to(folder).parts
+    return folder.joinpath(*parts[: parts.index("studies")]) if "studies" in parts else study
+
+
+def measured(study: Released) -> bool:
+    """True if a trial of a study has a row of measurements."""
+    for _, folder in trial_folders(study):
+        try:
+            with open(f"{folder}/measurements.csv", "rb") as file:
+                if file.readline() and file.readline().strip():
+                    return True
+        except OSError:
+            continue
+    return False
 
 
 def _study(folder: Path, parts: tuple[str, ...]) -> Released:

@@ -19,7 +19,7 @@ def checked(kind: str, called: Mapping[str, str], columns: Sequence[str]) -> lis
         ImportRefused: two names share a folder.
 
     >>> checked("optimizer", {"'adam (a)'": "adam (a)", "'sgd'": "sgd"}, ["optim"])
-    ["names of folders have no special characters: the optimizer 'adam (a)' is called adam_a"]
+    ["Names of folders have no special characters: the optimizer 'adam (a)' is called adam_a"]
     >>> checked("optimizer", {"'Adam'": "Adam", "'adam'": "adam"}, ["optim"])
     Traceback (most recent call last):
     study.exchange.importing.ImportRefused: the optimizers 'Adam' and 'adam' are one to file systems that ignore case, \
@@ -37,5 +37,5 @@ which would mix their runs. Rename one of them in optim; if all runs have one op
                 f"{listed(columns) if columns else 'the log'}; if all runs have one {kind}, --set {kind}=NAME."
             )
     changed = [f"{name} is called {component(text)}" for name, text in called.items() if component(text) != text]
-    rule = f"names of folders have no special characters: the {kind}{'s' if len(changed) > 1 else ''}"
+    rule = f"Names of folders have no special characters: the {kind}{'s' if len(changed) > 1 else ''}"
     return [f"{rule} {listed(changed)}"] if changed else []

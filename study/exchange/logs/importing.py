@@ -61,7 +61,7 @@ def import_log(
     store.check_imported(results, [study.question for study in made])
     begin(len(made))
     lines = studies.lines(made)
-    notes = _notes(log, [*odd_workloads, *odd_optimizers])
+    notes = [*odd_workloads, *odd_optimizers, *_notes(log, source)]
     for study in made:
         own = lines.get((study.question["workload"]["name"], study.question["optimizer"]), [])
         measurements = len(study.columns["step"])
@@ -74,9 +74,11 @@ def import_log(
     return Said(_read(log, made, source), [*notes, *(line for some in lines.values() for line in some)])
 
 
-def _notes(log: Log, renamed: Sequence[str]) -> list[str]:
+def _notes(log: Log, source: Path) -> list[str]:
     """What holds for the whole log."""
-    notes = [f"{note[0].upper()}{note[1:]}" for note in (*log.notes, *renamed)]
+    results = [path.relative_to(source) for path in sources.results_in(source)]
+    notes = [f"{path}: results of this project, no logs: left out" for path in results]
+    notes += [f"{note[0].upper()}{note[1:]}" for note in log.notes]
     if any("optimizer" not in settings for settings in log.runs.values()):
         notes.append(f"Runs without an optimizer are under the name {UNKNOWN}: --set optimizer=NAME names it")
     return notes

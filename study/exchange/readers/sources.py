@@ -8,6 +8,7 @@ from typing import Any
 from study.exchange.importing import ImportRefused
 from study.exchange.readers import mlflow_store, settings, tabular, tensorboard, wandb_files
 from study.exchange.readers.tables import Table, refuse
+from study.exchange.released_tree import is_result, results_folder
 
 DATABASES = (".db", ".sqlite", ".sqlite3")
 SPLITS = ("train", "training", "val", "valid", "validation", "eval", "dev", "test")
@@ -21,17 +22,36 @@ KNOWN = (
 
 
 def read(source: Path) -> list[Table]:
-    """All tables of a file or folder.
+    """All tables of a file or folder, without the results of this project in it (`results_in`).
 
     Raises:
         ImportRefused: there is no log, or a file is malformed.
     """
+    results = set(results_in(source))
     if not source.exists():
         raise ImportRefused(f"there is no {source}; give {KNOWN}.")
-    tables = _apart(list(_folder(source) if source.is_dir() else _file(source, source.name)))
+    tables = _apart(list(_folder(source, results) if source.is_dir() else _file(source, source.name)))
     if not tables:
-        raise ImportRefused(f"{source} holds no log; give {KNOWN}.")
+        some = "no log besides results of this project" if results else "no log"
+        raise ImportRefused(f"{source} holds {some}; give {KNOWN}.")
     return tables
+
+
+def results_in(source: Path) -> list[Path]:
+    """The results folders of this project below a source: they hold no logs.
+
+    Raises:
+        ImportRefused: the source itself is a results folder.
+    """
+    found = dict.fromkeys(
+        results_folder(source, path.parent) for path in sorted(source.rglob("study.json")) if is_result(path)
+    )
+    if source in found:
+        raise ImportRefused(
+            f"{source} is a results folder of this project, which `study report {source}` reads. If it holds logs, "
+            "too, give these files, or move them to another folder."
+        )
+    return list(found)
 
 
 def _apart(tables: list[Table]) -> list[Table]:
@@ -63,7 +83,7 @@ def _file(path: Path, where: str) -> Iterator[Table]:
         raise refuse(where, f"the format is not known; give {KNOWN}.")
 
 
-def _folder(root: Path) -> Iterator[Table]:
+def _folder(root: Path, results: set[Path]) -> Iterator[Table]:
     """The tables of all files below a folder. Files that are no logs are passed over."""
     runs = [path.parent for path in sorted(root.rglob("meta.yaml")) if mlflow_store.is_run(path.parent)]
     for run in runs:
@@ -72,9 +92,9 @@ def _folder(root: Path) -> Iterator[Table]:
             yield table
     yield from tensorboard.read(root, root.name) if tensorboard.folders(root) else []
     for path in sorted(root.rglob("*")):
-        if path.suffix in (".wandb", *DATABASES) and path.is_file():
+        if path.suffix in (".wandb", *DATABASES) and path.is_file() and results.isdisjoint(path.parents):
             yield from _file(path, path.relative_to(root).as_posix())
-    yield from _of_files(root, set(runs))
+    yield from _of_files(root, {*runs, *results})
 
 
 def _of_files(root: Path, taken: set[Path]) -> Iterator[Table]:

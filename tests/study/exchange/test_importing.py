@@ -281,6 +281,26 @@ def test_what_cannot_be_imported_is_refused_before_anything_is_written(tree, sai
     assert not (tree.parent / "results").exists()
 
 
+@pytest.mark.parametrize("rows", [{}, {1: (COMPLETE, [])}], ids=["no trials", "no rows"])
+def test_a_tree_without_measurements_is_refused(tree, rows):
+    release(tree, rows)
+    with pytest.raises(ImportRefused, match=r"has 1 study.json, but no trial beside one has measurements"):
+        imported(tree)
+    assert not (tree.parent / "results").exists()
+
+
+def test_results_and_other_files_in_a_tree_are_named_once_and_left_out(tree):
+    for size in (8, 64):
+        release(tree, {1: (COMPLETE, [0.2])}, f"cifar_10/resnet_8/sgd/{size}")
+    import_released(tree, tree / "out")
+    (tree / "more.csv").write_text("run,step\n")
+    assert import_released(tree, tree.parent / "results") == [
+        "out: results of this project, no released data: left out",
+        "more.csv: no part of the released layout: left out",
+    ]
+    assert len(list(load(tree.parent / "results"))) == 2
+
+
 def test_a_sweep_does_not_go_on_with_what_was_imported(tree, says):
     release(tree, {1: (COMPLETE, [0.2])}, "digits/mlp/momentum/64")
     imported(tree, goals=["val/classification_error<0.05"])

@@ -172,6 +172,17 @@ def test_what_wandb_writes_offline_gives_the_same_answer(name, tmp_path, monkeyp
     assert not any("_step" in warning for warning in said.warnings)
 
 
+def test_earlier_imports_in_a_folder_are_left_out(tmp_path, says):
+    source = made_logs.a_file_for_each_run(tmp_path)
+    answers(source, source / "earlier")
+    said = says("import", source, tmp_path / "results", "--goal", made_logs.GOAL)
+    assert "earlier: results of this project, no logs: left out" in said
+    assert "2 studies with" in said
+    assert "odd" not in said
+    assert answers(source, tmp_path / "again")[0] == made_logs.ANSWER
+    assert f"{source / 'earlier'} is a results folder" in says("import", source / "earlier", tmp_path / "x", status=2)
+
+
 @pytest.mark.parametrize("name", ["events.out.tfevents.1", "run-a.wandb", "mlflow.db"])
 def test_torn_files_are_named(name, tmp_path):
     (tmp_path / name).write_bytes(b"torn " * 20)
