@@ -13,7 +13,7 @@ import pandas as pd
 from study.exchange.importing import ImportRefused
 from study.exchange.logs import names
 from study.exchange.logs.names import Asked, listed, plain
-from study.exchange.readers.tables import Table, numbers, refuse, value
+from study.exchange.readers.tables import Table, comma_cure, numbers, refuse, value
 
 OF_TRIALS = ("workload", "optimizer", "batch_size")
 """Columns that join a number of a trial to the name of a run: trials are numbered from 0 in every study."""
@@ -97,6 +97,7 @@ def add(made: Gathering, table: Table, shared: Collection[str]) -> None:
     Raises:
         ImportRefused: nothing names the run of a row.
     """
+    made.facts |= dict.fromkeys(table.facts)
     rows = table.rows.set_axis([str(name) for name in table.rows], axis=1)
     roles = names.roles(list(rows), made.asked.columns)
     if {"metric", "value"} <= roles.keys() and not numbers(rows[roles["value"]])[1].any():
@@ -279,9 +280,9 @@ def _position(made: Gathering, each: Gathered) -> np.ndarray:
     odd |= np.isinf(at) | (at < 0)
     if odd.any():
         row = int(np.flatnonzero(odd)[0])
-        raise refuse(
-            each.table.where, f"{each.place(row)}: {column} is {each.rows[column].iloc[row]!r}, no {each.position}."
-        )
+        found = each.rows[column].iloc[row]
+        why = f"{each.place(row)}: {column} is {found!r}, no {each.position}{comma_cure(found)}."
+        raise refuse(each.table.where, why)
     if each.position == "step" and (at % 1 > 0).any():
         row = int(np.flatnonzero(at % 1 > 0)[0])
         raise refuse(
@@ -307,7 +308,9 @@ def _measurements(each: Gathered, column: str) -> np.ndarray:
     if odd.any():
         row = int(np.flatnonzero(odd)[0])
         found = each.rows[column].iloc[row]
-        raise refuse(each.table.where, f"{each.place(row)}: {column} is {found!r}, which is no number.")
+        raise refuse(
+            each.table.where, f"{each.place(row)}: {column} is {found!r}, which is no number{comma_cure(found)}."
+        )
     return values
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,7 @@ class Table:
         settings: hyperparameters and the like, the same for all rows.
         run: the name of the run; None: a column names it.
         locate: row number from 0 -> its place in the file, such as `line 3`.
+        facts: how its cells were read, as sentences without a full stop.
         is_file: `run` is the name of the file, which a column with several names of runs replaces.
     """
 
@@ -36,6 +38,7 @@ class Table:
     settings: Mapping[str, Any] = field(default_factory=dict)
     run: str | None = None
     locate: Callable[[int], str] = lambda row: f"row {row + 1}"
+    facts: tuple[str, ...] = ()
     is_file: bool = False
 
 
@@ -56,6 +59,16 @@ def numbers(column: pd.Series) -> tuple[np.ndarray, np.ndarray]:
     empty, bad = text.isin(EMPTY).to_numpy(dtype=bool), text.isin(NOT_FINITE).to_numpy(dtype=bool)
     found = np.where(bad | np.isinf(found), math.inf, found)
     return found, np.isnan(found) & ~empty
+
+
+def comma_cure(cell: Any) -> str:
+    """How to write a number with a comma; empty for other cells.
+
+    >>> comma_cure("1,024"), comma_cure("many")
+    ('; write a point for a decimal comma, and nothing between thousands', '')
+    """
+    is_number = re.fullmatch(r"\s*[+-]?\d[\d.]*,[\d,.]+(e[+-]?\d+)?\s*", str(cell), re.IGNORECASE)
+    return "; write a point for a decimal comma, and nothing between thousands" if is_number else ""
 
 
 def measured(value: float) -> float:

@@ -25,6 +25,10 @@ OF_TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 OF_LINES = (".jsonl", ".ndjson")
 SUFFIXES = (*OF_TEXT, *OF_LINES, ".json", ".parquet")
 TRAINER_STATE = "trainer_state.json"
+_COMMA = r"^(\s*[+-]?\d+),(\d+(?:[eE][+-]?\d+)?\s*)$"
+_NO_THOUSANDS = r"^\s*[+-]?(?:0,\d+|\d+,(?:\d{1,2}|\d{4,}))(?:[eE][+-]?\d+)?\s*$"
+_POINT = r"^\s*[+-]?\d*\.\d+(?:[eE][+-]?\d+)?\s*$"
+"""A number with a decimal comma, one whose comma cannot separate thousands, and one with a decimal point."""
 _DOWNLOADED = re.compile(r"(?:run-)?(?P<run>.+?)-tag-(?P<tag>.+)\.csv")
 """The name of a file that TensorBoard's web page writes: one metric of one run."""
 
@@ -86,8 +90,23 @@ def _text(path: Path, where: str) -> Table:
                 why = f"line {line} has {len(cells)} cells, but line 1 has {len(names)}."
                 raise refuse(where, why) from error
         raise
-    rows = table.select([key for key in keys if not key.startswith(" ")]).to_pandas()
-    return _downloaded(path, Table(where, rows, locate=partial(_line_of_cells, path, delimiter)))
+    table = table.select([key for key in keys if not key.startswith(" ")])
+    facts: tuple[str, ...] = ()
+    if delimiter != "," and _has_decimal_commas(table):
+        columns = [pc.replace_substring_regex(column, _COMMA, r"\1.\2") for column in table.columns]
+        table = pa.table(columns, names=table.column_names)
+        facts = (f"Commas in the numbers of {where} are decimal points",)
+    rows = table.to_pandas()
+    return _downloaded(path, Table(where, rows, locate=partial(_line_of_cells, path, delimiter), facts=facts))
+
+
+def _has_decimal_commas(table: pa.Table) -> bool:
+    """True if the numbers of a table have decimal commas: a comma that separates no thousands, and no point."""
+    commas, points = (
+        any(pc.any(pc.match_substring_regex(column, pattern)).as_py() for column in table.columns)
+        for pattern in (_NO_THOUSANDS, _POINT)
+    )
+    return commas and not points
 
 
 def _cells(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:

@@ -59,6 +59,13 @@ def with_index(folder):
     return path
 
 
+def with_decimal_commas(folder):
+    """As spreadsheets write it where a comma separates decimals."""
+    path = folder / "runs.csv"
+    long().to_csv(path, index=False, sep=";", decimal=",")
+    return path
+
+
 def one_column_for_all_metrics(folder):
     path = folder / "runs.csv"
     frame = long().melt(["run", "batch_size", "learning_rate", "optimizer", "step"], var_name="tag")

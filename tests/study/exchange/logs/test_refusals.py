@@ -24,6 +24,16 @@ REFUSED = {
     "line 1 names step more than once": ("log.csv", "run,step,step\na,1,2\n", {}),
     "line 5 has 3 cells, but line 1 has 4": ("log.csv", HEADER + "a,8,10,0.9\n\n\nb,16,10\n", {}),
     "line 3: val/loss is 'many', which is no number": ("log.csv", HEADER + "a,8,10,0.9\na,8,20,many\n", {}),
+    "val/loss is '0,9', which is no number; write a point for a decimal comma, and nothing between thousands.": (
+        "log.csv",
+        HEADER + 'a,8,10,"0,9"\n',
+        {},
+    ),
+    "step is '1,024', no step; write a point for a decimal comma": (
+        "log.csv",
+        HEADER.replace(",", ";") + "a;8;1,024;0,900\na;8;1,025;0.9\n",
+        {},
+    ),
     "line 4: step is 'ten', no step": ("log.csv", HEADER + "\na,8,10,0.9\na,8,ten,0.4\n", {}),
     "line 2: step is '-1', no step": ("log.csv", HEADER + "a,8,-1,0.9\n", {}),
     "line 2: run is empty": ("log.csv", HEADER + ",8,10,0.9\na,8,20,0.4\n", {}),

@@ -28,6 +28,7 @@ SOURCES = {
     "csv": (made_logs.long_csv, {}),
     "tsv": (lambda folder: made_logs.long_csv(folder, "\t", "tsv"), {}),
     "csv with semicolons": (lambda folder: made_logs.long_csv(folder, ";"), {}),
+    "csv with decimal commas": (made_logs.with_decimal_commas, {}),
     "csv.gz": (made_logs.compressed, {}),
     "csv with an index": (made_logs.with_index, {}),
     "csv with other names": (lambda folder: made_logs.long_csv(folder, **NAMES), {"maps": MAPS}),
@@ -80,6 +81,25 @@ def test_every_format_gives_the_same_answer(kind, tmp_path):
     assert table["train_steps"].tolist() == [100, 100]
     assert table["high"].notna().all()
     assert "10 runs at batch sizes 16 and 64" in said.read[0]
+
+
+# A header and a row with semicolons -> whether their commas are decimal points.
+COMMAS = {
+    "losses": ("val/loss", "0,3088", True),
+    "exponents": ("val/loss", "3,0e-1", True),
+    "in a setting": ("val/loss;dropout", "0;0,125", True),
+    "thousands": ("val/loss;width", "0;1,024", False),
+    "layers beside decimal points": ("val/loss;layers", "0.3;64,32", False),
+    "text": ("val/loss;layers", "0;64,32,10", False),
+}
+
+
+@pytest.mark.parametrize("kind", COMMAS)
+def test_commas_are_decimal_points_if_nothing_speaks_against_it(kind, tmp_path):
+    columns, cells, decimal = COMMAS[kind]
+    (tmp_path / "log.csv").write_text(f"run;batch_size;step;{columns}\na;8;10;{cells}\n")
+    said = import_log(tmp_path / "log.csv", tmp_path / "results", Asked(), ["val/loss<0.5"])
+    assert ("Commas in the numbers of log.csv are decimal points." in said.read) == decimal
 
 
 def tensorboard_runs(folder, hyperparameters=True):
