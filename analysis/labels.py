@@ -9,9 +9,9 @@ ERRORS = {"classification_error": "error", "cross_entropy_error": "cross entropy
 OPTIMIZERS = {
     **{"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "nadam": "NAdam", "rmsprop": "RMSProp", "lars": "LARS"},
     **{"lamb": "LAMB", "lion": "Lion", "kfac": "K-FAC", "soap": "SOAP", "muon": "Muon", "momentum": "Momentum"},
-    **{"nesterov": "Nesterov", "folded_momentum": "Folded momentum"},
+    **{"nesterov": "Nesterov", "folded_momentum": "Folded momentum", "unknown": "Unnamed optimizer"},
 }
-"""Optimizer -> its name in the literature."""
+"""Optimizer -> its name in the literature; imported runs that name none have `unknown`."""
 BOUNDS = {"=": "", ">": "≥ ", "<": "≤ "}
 """Bound -> its prefix before a number in a table."""
 BOUNDS_IN_WORDS = {"=": "", ">": "at least ", "<": "at most "}

@@ -18,6 +18,8 @@ RANGES = (ALL, UP_TO, BEYOND)
 def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer", cure: bool = True) -> list[str]:
     """Sentences for each pair that is shown to differ, one about all others, and one about critical batch sizes.
 
+    A pair without a known ratio is left out.
+
     Arguments:
         pairs, limits: from `analysis.estimates.pairs.table` and `analysis.estimates.limits.table`.
         by: as in `analysis.estimates.pairs.table`.
@@ -40,7 +42,9 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer", 
             if pair["shown"].any():
                 parts = [*_ranges(pair)], [*_single(pair), *_configurations(pair), *_searches(pair)]
                 found += [f"{subject}: {'; '.join(part)}." for part in parts if part]
-            else:
+            elif (
+                pair["ratio"].notna().any()
+            ):  # else the steps of one are known nowhere, and there is nothing to compare
                 tied.append(pair)
         if tied:
             several = len(tied) < group.groupby(["a", "b"]).ngroups

@@ -98,7 +98,8 @@ def sentences(
     """
     found = []
     for (study, goal), row in zip(answered, steps.to_dict("records"), strict=True):
-        found += [*_edges(study, goal), *_adaptive(study, goal)]
+        # An import cannot be searched again: without a trial that reached the goal, only a looser goal helps.
+        found += [*(_edges(study, goal) if row["reached"] or not study.imported else ()), *_adaptive(study, goal)]
         found += [caution for check in (_trials, _noise, _budget) for caution in check(study, goal, row)]
     found += [*_inclusions(answered, pairs), *_unequal(answered, pairs), *_uneven(answered)]
     found += [*_bases(steps, base), *_ends(answered, limits)]

@@ -39,7 +39,7 @@ class Answer(NamedTuple):
     @property
     def lines(self) -> list[str]:
         """The answer in sentences, for the terminal: the finding, then one for each optimizer."""
-        return [f"{self.title}.", *filter(None, [self.lead]), *(row.sentence for row in self.rows)]
+        return [f"{self.title}.", *filter(None, [self.lead, *(row.sentence for row in self.rows)])]
 
 
 def answers(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame]) -> list[Answer]:

@@ -13,6 +13,7 @@ from analysis.estimates.pairs import ALL
 from analysis.labels import OPTIMIZERS, listed, optimizer_text
 from analysis.report.answer.values import CRITICAL, USEFUL, Limit, curves, limit, size
 
+MISSED = "did not reach the goal"
 SEVERAL = 3
 """The number of optimizers from which a title names only the two that differ most."""
 
@@ -36,13 +37,17 @@ def finding(steps: pd.DataFrame, limits: pd.DataFrame, pairs: pd.DataFrame) -> F
     >>> found.title, found.lead.partition(")")[0]
     ('Momentum scales to 62 (46 to 84), SGD to 37 (31 to 43)', 'Momentum needs 1.25 times (95%: 1.05 to 1.48')
     """
-    known, others = [], []
+    known, others, missed = [], [], []
     for optimizer, curve in curves(steps):
         critical = limit(limits, optimizer, CRITICAL)
         if curve["point"].count() > 1 and not pd.isna(critical.size):
             known.append(critical)
         else:
             others.append(_unlimited(optimizer, curve, limits))
+            missed += [optimizer_text(optimizer)] if others[-1].endswith(MISSED) else []
+    if not known and len(missed) == len(others) > 1:
+        who = f"Neither {listed(missed, 'nor')}" if len(missed) == 2 else f"None of {listed(missed)}"
+        return Finding(f"{who} reached the goal", "")
     known.sort(key=lambda each: -each.size)
     scales, compared = _scales(known), _compared(pairs, limits)
     if scales or len(known) < 2:
@@ -149,7 +154,7 @@ def _unlimited(optimizer: str, curve: pd.DataFrame, limits: pd.DataFrame) -> str
         return f"{name} met the goal at its first evaluation"
     alone = " alone" if len(reached) < len(curve) else ""
     if not reached:
-        return f"{name} did not reach the goal"
+        return f"{name} {MISSED}"
     if len(reached) == 1:
         return f"{name} reached the goal at batch size {reached[0]:,}{alone}"
     useful = limit(limits, optimizer, USEFUL)

@@ -29,9 +29,9 @@ class Row(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The row in a sentence for the terminal."""
+        """The row in a sentence for the terminal; empty without known steps: the title says why."""
         if self.steps == UNKNOWN:
-            return f"{self.optimizer}: the steps to the goal are known at no batch size."
+            return ""
         parts = [f"{self.steps.text} steps{_in_brackets(self.steps)} {self.steps.note}"]
         if self.learning_rate != UNKNOWN:
             parts.append(f"learning rate {self.learning_rate.text}{_in_brackets(self.learning_rate)}")

@@ -210,6 +210,11 @@ def test_what_is_said(fresh, critical, expected):
     assert [words for words in expected if words not in said] == [], said
 
 
+def test_searches_without_known_steps_are_not_said_to_be_tied():
+    missed, limits = compared({"adam": {}, "sgd": {}}, dict.fromkeys(KNOWN, (NAN, NAN, NAN, "=")))
+    assert verdicts.sentences(missed.assign(ratio=NAN, low=0.0, high=np.inf), limits) == []
+
+
 def test_imported_searches_are_not_told_to_train():
     tied = compared({"adam": {}, "sgd": {}}, KNOWN)
     said = {cure: " ".join(verdicts.sentences(*tied, cure=cure)) for cure in (True, False)}

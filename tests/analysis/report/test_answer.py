@@ -87,6 +87,7 @@ TITLES = {
         "Adam, LAMB and torch.optim.RAdam tie: they scale to 60 (30 to 120), 50 (25 to 100) and 40 (20 to 80)",
     ),
     "one": ({"sgd": SGD}, "SGD scales to 37 (31 to 43)"),
+    "one without a name": ({"unknown": SGD}, "Unnamed optimizer scales to 37 (31 to 43)"),
     "one below the smallest": ({"sgd": (1, np.nan, np.nan, "<")}, "SGD scales to at most 1"),
 }
 
@@ -116,6 +117,23 @@ def test_a_curve_without_a_critical_batch_size_says_what_it_shows(curve, useful,
     nothing = pd.DataFrame(columns=["optimizer", "batch_size", "steps_to_goal", "learning_rate"])
     [row, _] = rows(steps_of({"momentum": curve, "sgd": FALLING}), limits, nothing)
     assert (row.steps == UNKNOWN) == (said == "Momentum did not reach the goal")
+
+
+@pytest.mark.parametrize(
+    ("names", "title"),
+    [
+        (["sgd"], "SGD did not reach the goal"),
+        (["unknown"], "Unnamed optimizer did not reach the goal"),
+        (["sgd", "adam"], "Neither Adam nor SGD reached the goal"),
+        (["sgd", "adam", "lamb"], "None of Adam, LAMB and SGD reached the goal"),
+    ],
+)
+def test_a_goal_that_was_missed_by_all_is_said_once(names, title):
+    steps, limits = steps_of(dict.fromkeys(names, dict.fromkeys(SIZES))), limits_of(dict.fromkeys(names, NONE))
+    nothing = pd.DataFrame(columns=["optimizer", "batch_size", "steps_to_goal", "learning_rate"])
+    made = rows(steps, limits, nothing)
+    answer = Answer("digits", "error < 0.05", names, *finding(steps, limits, pairs_of()), made, None)
+    assert answer.lines == [f"{title}."]
 
 
 TIED = {"momentum": (62, 30, 128, "="), "sgd": (37, 18, 76, "=")}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers.estimated import estimated
 from helpers.logs import made_logs
 
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE
@@ -89,6 +90,17 @@ def test_how_a_run_ended(kind, tmp_path):
     if ended == INFEASIBLE:
         assert study.trials["first_bad_step"].dropna().tolist() == [20]
         assert steps_to_result.row(study)["infeasible"] == 1
+
+
+@pytest.mark.parametrize(("goal", "edge"), [("val/loss<0.5", True), ("val/loss<0.001", False)])
+def test_only_trials_that_met_the_goal_are_the_best_ones(goal, edge, tmp_path):
+    text = "run,batch_size,lr,step,val/loss\n" + "".join(
+        f"r{n},8,{0.001 * 1.2**n},{step},{1 / (1 + n * step / 300)}\n" for n in range(30) for step in range(1, 21)
+    )
+    studies, _ = imported(tmp_path, text, goals=[goal])
+    said = " ".join(report_warnings.sentences(list(steps_to_result.answerable(studies)), *estimated(studies)))
+    assert ("the best trials have learning_rate" in said) == edge
+    assert ("no trial reached the goal within 20 steps" in said) != edge
 
 
 def test_restarts_rows_in_any_order_and_other_grids(tmp_path):
