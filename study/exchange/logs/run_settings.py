@@ -87,7 +87,7 @@ def with_batch_size(made: Gathering, runs: dict[str, dict[str, Any]]) -> dict[st
             odd.append(f"{run!r} has {size!r}")
     if odd and not known:
         raise ImportRefused(
-            f"a batch size is {A_BATCH_SIZE}, but {listed(odd, 5)}. Correct these values, or give another column with "
+            f"a batch size is {A_BATCH_SIZE}, but {listed(odd, 3)}. Correct these values, or give another column with "
             "--map batch_size=COLUMN; if all runs have one batch size, --set batch_size=N."
         )
     if not known:
