@@ -207,6 +207,15 @@ class StudyData:
         """True if the trials were imported: they keep the ends and statuses that they came with."""
         return self.question["stopping"] == RECORDED
 
+    @property
+    def is_command(self) -> bool:
+        """True if its trials ran a script of the user, which evaluates when it likes.
+
+        >>> study.is_command
+        False
+        """
+        return self.question.get("arithmetic") == "command"
+
     def rule(self, goal: Goal, stopping: str | None = None) -> Rule:
         """The rule by which trials end under a goal: the study's own stopping rule unless another is given.
 

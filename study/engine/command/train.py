@@ -131,6 +131,8 @@ class _Run:
                 raise Failed(self._failure(ended))
             if ended["status"]:
                 bad = log.last_step + 1
+            elif not log.rows:
+                raise Failed(self._no_metrics())
             elif not log.would_end(self.study.train_steps):
                 raise Failed(self._too_short())
             else:
@@ -155,6 +157,13 @@ class _Run:
         return (
             f"{self._name} {told(ended['status'])}. {said} same command continues once the script is mended; "
             f"workload.failed={INFEASIBLE} counts such trials as diverged. All output: {self.folder / OUTPUT}"
+        )
+
+    def _no_metrics(self) -> str:
+        return (
+            f"{self._name} ended with exit status 0, but wrote no metrics: {self.log.path} has no line with a step. "
+            f"Let the script append step and {self.study.goal.metric} to {{log}} at each evaluation. "
+            f"All output: {self.folder / OUTPUT}"
         )
 
     def _too_short(self) -> str:
