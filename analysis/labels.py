@@ -1,5 +1,6 @@
 """Write numbers, durations, goals and lists for people, the same way everywhere. Standard library only."""
 
+import signal
 from collections.abc import Iterable
 from math import floor, isinf, log10
 from numbers import Integral
@@ -86,6 +87,15 @@ def duration(seconds: float) -> str:
         return f"{minutes} min {rest:02d} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours:,} h {minutes:02d} min"
+
+
+def exit_text(status: int) -> str:
+    """The exit status of a command; below 0: the number of the signal that ended it.
+
+    >>> exit_text(1), exit_text(-9)
+    ('ended with exit status 1', 'was ended by SIGKILL')
+    """
+    return f"ended with exit status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
 
 
 def metric_text(metric: str) -> str:

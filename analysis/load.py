@@ -34,6 +34,7 @@ class StudyData:
             with, else NA), trial_id (as released; else the index), and a column for each hyperparameter.
         metrics: names of the measured metrics, such as `val/classification_error`.
         reader: reads the measurements when they are needed.
+        failures: trials that were commands and failed -> their exit `status` and the last lines of their `output`.
         derived: values computed from the measurements so far (`once`).
 
     >>> study.optimizer, study.batch_size, study.train_steps, str(study.goal), study.hyperparameters
@@ -46,6 +47,7 @@ class StudyData:
     trials: pd.DataFrame
     metrics: list[str]
     reader: MeasurementReader
+    failures: dict[int, dict[str, Any]] = field(default_factory=dict, repr=False)
     derived: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -307,7 +309,9 @@ def load_study(folder: Path | str) -> StudyData:
     provenance = [older.run(run) for run in counting.all_runs(held["provenance"], apart)]
     trials = _trials(records)
     reader = MeasurementReader(folder, frozenset(trials.index))
-    return StudyData(folder, older.question(held["question"]), provenance, trials, list(metrics), reader)
+    ended = {index: record["command"] for index, record in sorted(records.items()) if record.get("command")}
+    failures = {index: each for index, each in ended.items() if each["status"] and not each["stopped"]}
+    return StudyData(folder, older.question(held["question"]), provenance, trials, list(metrics), reader, failures)
 
 
 def _runs(folder: Path) -> Iterator[dict[str, Any]]:

@@ -175,7 +175,11 @@ class SweepProgress(Observer):
         took = duration(time.monotonic() - shown.started)
         status = _told(state).replace("goal not reached yet", "goal not reached")
         self.console.print(f"{self._name(search)}: {status}, {took}")
-        if state.lacks:
+        if state.lacks and not state.feasible:
+            self.console.print(
+                f"[yellow]none of {state.infeasible} launches was feasible; the report says why and what to change.[/]"
+            )
+        elif state.lacks:
             self.console.print(
                 f"[yellow]only {state.feasible} of {search.trials} trials were feasible after "
                 f"{state.feasible + state.infeasible} launches (search.max_launches); lower "

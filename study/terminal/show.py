@@ -109,7 +109,7 @@ def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
 def _steps_or_why_not(row: Mapping[str, Any]) -> str:
     if row["reached"]:
         return f"{upper_bound(row['steps_to_result'], row.get('first_evaluation'))}{row['steps_to_result']:,}"
-    return f"> {row['train_steps']:,}" if row["complete"] else "diverged" if row["infeasible"] else "unknown"
+    return f"> {row['train_steps']:,}" if row["complete"] else "infeasible" if row["infeasible"] else "unknown"
 
 
 def _with_fresh_seeds(row: Mapping[str, Any]) -> str:

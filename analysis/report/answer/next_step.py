@@ -14,6 +14,7 @@ from analysis.estimates.until import more, override, trainings, widest
 from analysis.labels import batch_sizes, counted, duration
 from analysis.load import CURVE, STUDY, StudyData
 from analysis.question.until import WIDTH, Until
+from analysis.report.answer import infeasible
 from analysis.report.answer.values import USEFUL, curves, limit
 from analysis.tables.steps_to_result import is_complete
 
@@ -83,6 +84,7 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
         return NextStep(known, "")
     change = (
         _unfinished(studies)
+        or _infeasible(studies, steps)
         or _missed(studies, steps)
         or _bounded(studies, steps)
         or _larger(studies, steps, limits)
@@ -106,6 +108,27 @@ def _unfinished(studies: Sequence[StudyData]) -> _Change | None:
         study.key: max(1, trainings(_search(study)) - len(study.trials)) for study in studies if not is_complete(study)
     }
     return _Change(f"continue the sweep: {counted(len(left), 'search', 'searches')} left", {}, left) if left else None
+
+
+def _infeasible(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None:
+    """Mend the command, or lower the learning rates, at batch sizes without a feasible trial. Both need another folder:
+    infeasible trials stay on file."""
+    mine = infeasible.barren(studies, steps)
+    if not mine:
+        return None
+    sizes, optimizers = sorted({each.batch_size for each in mine}), sorted({each.optimizer for each in mine})
+    why = f"because {infeasible.happened(mine)} at {batch_sizes(sizes)}"
+    some = {"batch_size": ",".join(map(str, sizes))} if len(sizes) < steps["batch_size"].nunique() else {}
+    if len(optimizers) < steps["optimizer"].nunique():
+        some["optimizer"] = ",".join(optimizers)
+    if infeasible.failed(mine):
+        unknown = dict.fromkeys((study.key for study in mine), np.nan)
+        return _Change(
+            f"mend the command, {why}, and sweep again", some | {"results": _folder(mine, "mended")}, unknown
+        )
+    units = {study.key: float(trainings(_search(study))) for study in mine}
+    overrides = infeasible.lower(mine) | some | {"results": _folder(mine, "lower")}
+    return _Change(f"search lower learning rates, {why}", overrides, units)
 
 
 def _missed(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None:

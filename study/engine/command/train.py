@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from analysis.counting import STOPPING
+from analysis.labels import exit_text
 from study.engine.command.log import MetricLog, drop_half_line
-from study.engine.command.process import Process, told
+from study.engine.command.process import Process
 from study.engine.cost import Cost
 from study.engine.serial import Proposals
 from study.errors import Failed
@@ -155,7 +156,7 @@ class _Run:
     def _failure(self, ended: Mapping[str, Any]) -> str:
         said = f"Its last lines are:\n{ended['output']}\nThe" if ended["output"] else "It printed nothing. The"
         return (
-            f"{self._name} {told(ended['status'])}. {said} same command continues once the script is mended; "
+            f"{self._name} {exit_text(ended['status'])}. {said} same command continues once the script is mended; "
             f"workload.failed={INFEASIBLE} counts such trials as diverged. All output: {self.folder / OUTPUT}"
         )
 
