@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from analysis.labels import duration
+from analysis.labels import duration, rough
 from study.observers.base import Finished, Observer, Search, State, Sweep
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ class SweepProgress(Observer):
         elapsed, progress = time.monotonic() - self.started, self.done - self.held
         if progress <= 0:
             return "time left: measuring"
-        return f"{'' if self.lengths else 'at most '}{duration(elapsed * (self.total - self.done) / progress)} left"
+        left = elapsed * (self.total - self.done) / progress
+        return f"{'' if self.lengths or left < 1 else 'at most '}{rough(left)} left"
 
     def _end(self, shown: _Shown) -> None:
         """Replace the bar of a complete search by a line."""

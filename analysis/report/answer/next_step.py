@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.estimates import tuned
 from analysis.estimates.until import more, override, trainings, widest
-from analysis.labels import batch_sizes, counted, duration
+from analysis.labels import about, batch_sizes, counted
 from analysis.load import CURVE, STUDY, StudyData
 from analysis.question.until import WIDTH, Until
 from analysis.report.answer import infeasible
@@ -45,7 +45,7 @@ class NextStep(NamedTuple):
 
     @property
     def cost(self) -> str:
-        return "" if np.isnan(self.seconds) else f"about {duration(self.seconds)}{self.provided}"
+        return "" if np.isnan(self.seconds) else f"{about(self.seconds)}{self.provided}"
 
     @property
     def summary(self) -> str:
