@@ -82,8 +82,8 @@ def lower(studies: Sequence[StudyData]) -> dict[str, float]:
     """The range of learning rates below one in which all trials diverged, as wide as it on a log scale: overrides of a
     sweep; empty if no range of learning rates was searched.
 
-    >>> lower([study])  # 1e-4 to 10
-    {'search.space.learning_rate.low': 1e-09, 'search.space.learning_rate.high': 0.0001}
+    >>> lower([study])  # it was 0.001 to 10
+    {'search.space.learning_rate.low': 1e-07, 'search.space.learning_rate.high': 0.001}
     """
     ranges = [study.searched.get("learning_rate", {}) for study in studies]
     if not all("low" in each for each in ranges):
