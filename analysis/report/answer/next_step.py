@@ -121,14 +121,12 @@ def _infeasible(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | 
     some = {"batch_size": ",".join(map(str, sizes))} if len(sizes) < steps["batch_size"].nunique() else {}
     if len(optimizers) < steps["optimizer"].nunique():
         some["optimizer"] = ",".join(optimizers)
+    unknown = dict.fromkeys((study.key for study in mine), np.nan)  # such trials end early: they show no cost
     if infeasible.failed(mine):
-        unknown = dict.fromkeys((study.key for study in mine), np.nan)
-        return _Change(
-            f"mend the command, {why}, and sweep again", some | {"results": _folder(mine, "mended")}, unknown
-        )
-    units = {study.key: float(trainings(_search(study))) for study in mine}
+        some["results"] = _folder(mine, "mended")
+        return _Change(f"mend the command, {why}, and sweep again", some, unknown)
     overrides = infeasible.lower(mine) | some | {"results": _folder(mine, "lower")}
-    return _Change(f"search lower learning rates, {why}", overrides, units)
+    return _Change(f"search lower learning rates, {why}", overrides, unknown)
 
 
 def _missed(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None:
