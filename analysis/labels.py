@@ -1,5 +1,6 @@
 """Write numbers, durations, goals and lists for people, the same way everywhere. Standard library only."""
 
+import signal
 from collections.abc import Iterable
 from math import floor, isinf, log10
 from numbers import Integral
@@ -86,6 +87,44 @@ def duration(seconds: float) -> str:
         return f"{minutes} min {rest:02d} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours:,} h {minutes:02d} min"
+
+
+def rough(seconds: float, short: bool = False) -> str:
+    """An estimated duration [seconds], with no more digits than are known of a time left or of a cost.
+
+    Arguments:
+        short: for a table.
+
+    >>> rough(2.5e-8), rough(2.5e-8, short=True), rough(5.55), rough(133), rough(2713), rough(9000), rough(1e6)
+    ('less than a second', '< 1 s', '6 s', '2 min 10 s', '45 min', '2 h 30 min', '278 h')
+    """
+    if seconds < 1:
+        return "< 1 s" if short else "less than a second"
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    if seconds < 3570:
+        minutes, tens = divmod(round(seconds / 10), 6)
+        return f"{minutes} min {10 * tens} s" if minutes < 10 and tens else f"{seconds / 60:.0f} min"
+    hours, tens = divmod(round(seconds / 600), 6)
+    return f"{hours} h {10 * tens} min" if hours < 10 and tens else f"{seconds / 3600:,.0f} h"
+
+
+def about(seconds: float) -> str:
+    """An estimated duration [seconds] in a sentence.
+
+    >>> about(0.2), about(45)
+    ('less than a second', 'about 45 s')
+    """
+    return rough(seconds) if seconds < 1 else f"about {rough(seconds)}"
+
+
+def exit_text(status: int) -> str:
+    """The exit status of a command; below 0: the number of the signal that ended it.
+
+    >>> exit_text(1), exit_text(-9)
+    ('ended with exit status 1', 'was ended by SIGKILL')
+    """
+    return f"ended with exit status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
 
 
 def metric_text(metric: str) -> str:

@@ -34,6 +34,7 @@ class StudyData:
             with, else NA), trial_id (as released; else the index), and a column for each hyperparameter.
         metrics: names of the measured metrics, such as `val/classification_error`.
         reader: reads the measurements when they are needed.
+        failures: trials that were commands and failed -> their exit `status` and the last lines of their `output`.
         derived: values computed from the measurements so far (`once`).
 
     >>> study.optimizer, study.batch_size, study.train_steps, str(study.goal), study.hyperparameters
@@ -46,6 +47,7 @@ class StudyData:
     trials: pd.DataFrame
     metrics: list[str]
     reader: MeasurementReader
+    failures: dict[int, dict[str, Any]] = field(default_factory=dict, repr=False)
     derived: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -207,6 +209,15 @@ class StudyData:
         """True if the trials were imported: they keep the ends and statuses that they came with."""
         return self.question["stopping"] == RECORDED
 
+    @property
+    def is_command(self) -> bool:
+        """True if its trials ran a script of the user, which evaluates when it likes.
+
+        >>> study.is_command
+        False
+        """
+        return self.question.get("arithmetic") == "command"
+
     def rule(self, goal: Goal, stopping: str | None = None) -> Rule:
         """The rule by which trials end under a goal: the study's own stopping rule unless another is given.
 
@@ -298,7 +309,9 @@ def load_study(folder: Path | str) -> StudyData:
     provenance = [older.run(run) for run in counting.all_runs(held["provenance"], apart)]
     trials = _trials(records)
     reader = MeasurementReader(folder, frozenset(trials.index))
-    return StudyData(folder, older.question(held["question"]), provenance, trials, list(metrics), reader)
+    ended = {index: record["command"] for index, record in sorted(records.items()) if record.get("command")}
+    failures = {index: each for index, each in ended.items() if each["status"] and not each["stopped"]}
+    return StudyData(folder, older.question(held["question"]), provenance, trials, list(metrics), reader, failures)
 
 
 def _runs(folder: Path) -> Iterator[dict[str, Any]]:

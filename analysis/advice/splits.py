@@ -114,7 +114,7 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
         raise AdviceError(" ".join(refused))
     steps = steps_to_result.table(studies, goals=(goal,))
     if not steps["reached"].any():
-        raise AdviceError(_unreached(studies, goal))
+        raise AdviceError(_unreached(studies, goal, feasible=steps["complete"].any()))
     shares = [(size, *split) for size in steps["batch_size"] for split in factorisations(size, machine.devices)]
     found = pd.DataFrame(shares, columns=["batch_size", *SPLIT], dtype="int64")
     found = _of_curve(steps).merge(found, on="batch_size").sort_values(["batch_size", "devices", "accumulation_steps"])
@@ -197,11 +197,14 @@ def _shown_slower(
     return (ratio > 1 + np.nan_to_num(error)).to_numpy()
 
 
-def _unreached(studies: Sequence[StudyData], goal: Goal | None) -> str:
+def _unreached(studies: Sequence[StudyData], goal: Goal | None, feasible: bool) -> str:
     first = studies[0]
+    cure = "give a looser --goal, or sweep with a larger budget"
+    if not feasible:
+        cure = "no trial was feasible either: `study report` says why, and what to sweep next"
     return (
         f"no trial of {first.workload} with {first.optimizer} reached {goal or first.goal}, so no batch size can be "
-        "advised; give a looser --goal, or sweep with a larger budget."
+        f"advised; {cure}."
     )
 
 

@@ -11,7 +11,7 @@ from analysis.claims.evidence import Evidence
 from analysis.claims.registry import FULL, Judged
 from analysis.claims.statement import CONTRADICTED, NOT_SHOWN, SHOWN
 from analysis.estimates.until import override, trainings
-from analysis.labels import duration
+from analysis.labels import about
 from analysis.load import GOAL, StudyData
 from analysis.question.stages import REFINE
 from analysis.report.answer.next_step import command, next_step, seconds_of
@@ -41,7 +41,7 @@ class Settles(NamedTuple):
         >>> Settles("sweep larger batch sizes", "python -m study sweep", 90.0).text
         'sweep larger batch sizes (about 1 min 30 s)'
         """
-        cost = f" (about {duration(self.seconds)})" if np.isfinite(self.seconds) else ""
+        cost = f" ({about(self.seconds)})" if np.isfinite(self.seconds) else ""
         return f"{self.advice}{cost}"
 
 

@@ -48,7 +48,7 @@ def bounded(scaling: pd.DataFrame, value: str, bound: str) -> list[Cell | None]:
 def open_ends(scaling: pd.DataFrame, low: str, high: str) -> list[str | None]:
     """Intervals as text; 0 and infinity are open ends.
 
-    >>> open_ends(pd.DataFrame({"low": [8.0], "high": [np.inf]}), "low", "high")
+    >>> open_ends(pd.DataFrame({"low": [8.0], "high": [float("inf")]}), "low", "high")
     ['above 8']
     """
     pairs = zip(scaling[low], scaling[high], strict=True)

@@ -146,10 +146,14 @@ def _grid_sentence(study: StudyData, goals: Sequence[Goal]) -> str:
     if study.imported:
         return _imported_sentence(study)
     budget, grid = study.question["budget"], study.question["evaluation"]
-    capped = "" if budget["max_steps"] is None else f", at most {budget['max_steps']:,}"
+    only_steps = not (budget["epochs"] or budget.get("tokens"))
+    capped = "" if only_steps or budget["max_steps"] is None else f", at most {budget['max_steps']:,}"
     multiples = study.question["search"]["budgets"]
     each = "" if len(multiples) == 1 else f" Searches ran with {listed(f'{m:g}' for m in multiples)} times this budget."
     once = " No training example is seen twice." if budget.get("single_pass") else ""
+    terms = f"Step budget: {_terms(budget)}{capped}.{once}{each}"
+    if study.is_command:
+        return f"{terms} Errors are known where the script logged them, so S(B) is as fine as the lines of its log."
     rarely = ""
     if grid["every"] and not all(goal.metric.startswith("val/") for goal in goals):
         apart = grid["ratio"] ** grid["every"] - 1
@@ -158,8 +162,7 @@ def _grid_sentence(study: StudyData, goals: Sequence[Goal]) -> str:
         )
     short = "" if study.exact else " Evaluations ended when they missed the goal, so errors above it are not known."
     return (
-        f"Step budget: {_terms(budget)}{capped}.{once}{each} "
-        f"Validation errors are measured first at {percent(grid['first'])} of the budget, then every "
+        f"{terms} Validation errors are measured first at {percent(grid['first'])} of the budget, then every "
         f"{percent(grid['ratio'] - 1)} more steps, so a steps-to-result may be too large by as much.{rarely}{short}"
     )
 
@@ -178,8 +181,11 @@ def _imported_sentence(study: StudyData) -> str:
 
 
 def _terms(budget: Mapping[str, Any]) -> str:
-    """The terms of a step budget; the largest counts."""
-    if (tokens := budget.get("tokens")) is None:
-        return f"the larger of {budget['epochs']:g} epochs and {budget['steps']:,} steps"
-    epochs = f"{budget['epochs']:g} epochs, " if budget["epochs"] else ""
-    return f"the {'largest' if epochs else 'larger'} of {epochs}{number(tokens)} tokens and {budget['steps']:,} steps"
+    """The terms of a step budget that are not 0; the largest counts.
+
+    >>> _terms({"epochs": 20, "steps": 200}), _terms({"epochs": 0, "steps": 60}), _terms({"epochs": 1.5, "steps": 0})
+    ('the larger of 20 epochs and 200 steps', '60 steps', '1.5 epochs')
+    """
+    values = {name: budget[name] for name in ("epochs", "tokens", "steps") if budget.get(name)}
+    terms = [f"{f'{value:g}' if name == 'epochs' else number(value)} {name}" for name, value in values.items()]
+    return f"the {'larger' if len(terms) == 2 else 'largest'} of {listed(terms)}" if len(terms) > 1 else terms[0]

@@ -13,6 +13,7 @@ from analysis.intervals import PART
 from analysis.labels import batch_sizes, goal_text, listed, metric_text
 from analysis.load import CURVE, StudyData
 from analysis.question.stages import REFINE
+from analysis.report.answer.infeasible import failed, happened, nothing_feasible
 from analysis.tables import audits, scaling, steps_to_result
 
 KINDS = (
@@ -185,14 +186,19 @@ def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
 
     Every trial of `refine` counts, feasible or not, and fresh seeds say how good its tuned configuration is.
     """
-    if _refines(study) and steps_to_result.is_complete(study):
+    ended = steps_to_result.is_complete(study)
+    if ended and nothing_feasible(row) and not study.imported:
+        cure = "mend the command" if failed([study]) else "lower search.space.learning_rate.low and .high"
+        yield _about("unfinished", study, goal, happened([study]), cure)
+        return
+    if ended and _refines(study):
         return
     wanted, complete = study.question["search"]["trials"], row["complete"]
     more = MORE_TRIALS if row.get("seeds") else f"{MORE_TRIALS}{TYPICAL}"
     if complete < wanted and study.imported:
         text = f"only {{}} of the {wanted:,} trials that count are COMPLETE"
         yield _about("unfinished", study, goal, text, "", f"{complete:,}")
-    elif complete < wanted and steps_to_result.is_complete(study):
+    elif complete < wanted and ended:
         text = f"only {{}} of {wanted:,} trials were feasible after {{}} launches"
         cure = "raise search.max_launches or narrow the search space"
         yield _about("unfinished", study, goal, text, cure, f"{complete:,}", f"{complete + row['infeasible']:,}")
@@ -233,6 +239,8 @@ def _noise(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
 
 def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     """The step budget or the evaluation grid limits the steps."""
+    if nothing_feasible(row):  # a larger budget is no cure
+        return
     if not row["reached"]:
         text, cure = "no trial reached the goal within {} steps", "raise the budget or choose a looser goal"
         values = [f"{row['train_steps']:,}"]

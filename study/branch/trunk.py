@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from analysis.labels import duration, listed, short_count
+from analysis.labels import about, listed, short_count
 from analysis.question.branches import Start
 from study.branch.request import BranchRequest
 from study.config.jobs import Job
@@ -158,7 +158,7 @@ def cost(trunk: Trunk, device: str) -> str:
     steps = last - (first.step if first else 0)
     with generators.restored(run.data.device):
         seconds = steps * update_seconds(run) if steps else 0.0
-    return f"{short_count(steps * trunk.study.batch_size)} gradients of examples, about {duration(seconds)}"
+    return f"{short_count(steps * trunk.study.batch_size)} gradients of examples, {about(seconds)}"
 
 
 def prepare(trunk: Trunk, device: str, console: Console) -> None:

@@ -76,6 +76,19 @@ def full_key(word: str, keys: Collection[str]) -> str | None:
     return OTHER_NAMES.get(word) or next((key for key in keys if key.endswith(f".{word}")), None)
 
 
+def workloads_with(key: str, roots: Iterable[Path]) -> list[str]:
+    """The workloads whose files have this key below `workload`; the one of that name first.
+
+    >>> workloads_with("command", [CONF]), workloads_with("nonsense", [CONF])
+    (['command'], [])
+    """
+    import yaml
+
+    paths = [path for root in roots for path in sorted((root / "workload").glob("*.yaml"))]
+    held = {path.stem: (yaml.safe_load(path.read_text()) or {}).get("workload") or {} for path in paths}
+    return sorted((name for name, keys in held.items() if key in keys), key=lambda name: name != key)
+
+
 def plain(kinds: Mapping[str, Iterable[Choice]]) -> list[dict[str, str]]:
     """Choices by their kind as records for JSON."""
     return [{"kind": kind, **choice._asdict()} for kind, found in kinds.items() for choice in found]

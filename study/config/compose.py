@@ -18,9 +18,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from analysis.labels import listed
 from analysis.question.stages import REFINE
 from analysis.units import stem
-from study.config.choices import CONF, full_key
+from study.config.choices import CONF, full_key, workloads_with
 from study.config.paths import expanded, literal, one_path
 from study.config.schema import SweepConfig
 from study.errors import UsageError
@@ -251,7 +252,7 @@ def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConf
         choices.append(_choice(override, options))
     names = [override.key_or_group for override in values]
     if any(map(FOREIGN.match, names)):
-        _refuse_unknown(names, [*extra, *choices])
+        _refuse_unknown(names, [*extra, *choices], [CONF, *beside])
     # Set such keys after composing: Hydra takes a key named like a folder in --config-dir for a choice in that folder.
     aside = {each.key_or_group: each.value() for each in values if _is_among(beside, each.key_or_group)}
     # `+key=value` of a declared key means the same as `key=value`; Hydra refuses keys that nothing declares.
@@ -262,7 +263,7 @@ def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConf
         for name, value in aside.items():
             OmegaConf.update(config, name, value)
     except (HydraException, OmegaConfBaseException):
-        _refuse_unknown(names, [*extra, *choices])
+        _refuse_unknown(names, [*extra, *choices], [CONF, *beside])
         raise
     given = {override.key_or_group for override in overrides}
     if config.search.sampler == REFINE and COUNTED & given and "search" not in given:
@@ -332,7 +333,7 @@ def _searched(schedule: str, roots: Iterable[Path]) -> dict[str, Any]:
     return dict(held.get("search", {}).get("space", {}))
 
 
-def _refuse_unknown(names: Sequence[str], choices: Sequence[str]) -> None:
+def _refuse_unknown(names: Sequence[str], choices: Sequence[str], roots: Iterable[Path]) -> None:
     """Refuse a key that neither the schema nor a chosen file declares, and suggest the nearest one."""
     known = compose("sweep", overrides=[*choices], return_hydra_config=True)
     keys = [key for key in _keys(OmegaConf.to_container(known)) if not FOREIGN.match(key)]
@@ -344,7 +345,9 @@ def _refuse_unknown(names: Sequence[str], choices: Sequence[str]) -> None:
         group, _, key = name.partition(".")
         own = [each.removeprefix("workload.") for each in keys if re.fullmatch(r"workload\.(?!_)\w+", each)]
         if group == "workload" and not get_close_matches(key, own):
-            hint = f"; its file has {', '.join(own)}. List other arguments of its class there."
+            others = workloads_with(key, roots)[:3]
+            there = f"workload={listed(others, 'or')} has it; " if others else ""
+            hint = f"; {there}the file of this one has {', '.join(own)}; list other arguments of its class there."
         raise UsageError(f"unknown key {name!r}{hint}")
 
 

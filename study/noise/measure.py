@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from analysis.labels import counted, duration, short_count
+from analysis.labels import about, counted, short_count
 from study import whole_sweep
 from study.devices import generators
 from study.devices.machine import git_commit, versions
@@ -47,7 +47,7 @@ class NoiseCost:
     def __str__(self) -> str:
         losses = f" and {short_count(self.losses)} losses" if self.losses else ""
         both = f"{short_count(self.retraining)} gradients of examples to retrain, {short_count(self.measuring)}{losses}"
-        return f"{both} to measure, about {duration(self.seconds)}"
+        return f"{both} to measure, {about(self.seconds)}"
 
 
 def cost(tuned: TunedRun, device: str) -> NoiseCost:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from analysis.labels import duration
+from analysis.labels import about
 
 STYLES = {"shown": "green", "contradicted": "red", "not shown": "yellow", "not tested": "dim"}
 
@@ -30,7 +30,7 @@ def claims(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     console.print()
     for row in rows:
         if row["settle"]:
-            cost = f" (about {duration(row['seconds'])})" if row["seconds"] is not None else ""
+            cost = f" ({about(row['seconds'])})" if row["seconds"] is not None else ""
             console.print(
                 f"({row['claim']}) To settle it: {row['settle']}{cost}{':' if row['command'] else '.'}", markup=False
             )

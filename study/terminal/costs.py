@@ -6,7 +6,7 @@ from itertools import groupby
 from rich.console import Console
 
 from analysis.counting import STOPPING
-from analysis.labels import batch_sizes, counted, duration, number, short_count
+from analysis.labels import about, batch_sizes, counted, number, rough, short_count
 from analysis.question.stages import REFINE
 from study.engine.cost import Work, evaluation_share, fewer_examples
 from study.records import COMMAND, Study
@@ -50,10 +50,10 @@ def show(console: Console, left: Sequence[Work], place: str, workers: int, cheap
     commands = left[0].study.arithmetic == COMMAND
     measured = "by the trials that have ended" if commands else "measured on a few real steps"
     console.print(
-        f"\nAbout {duration(total)} at full budget with {counted(workers, 'worker')} on {place}, {measured}.{early}"
+        f"\n{about(total).capitalize()} at full budget with {counted(workers, 'worker')} on {place}, {measured}.{early}"
     )
     if rule.races and total > LONG:  # of shorter ones, starts and proposals take as long as training
-        low, high = (duration(share * total) for share in RACES_LEAVE)
+        low, high = (rough(share * total) for share in RACES_LEAVE)
         console.print(
             f"Expect {low} to {high}: half of the curves in this project's published sweeps needed "
             f"{RACES_LEAVE[0]:.0%} to {RACES_LEAVE[1]:.0%} of their full budget. "
@@ -112,7 +112,7 @@ def _table(console: Console, left: Sequence[Work], workers: int) -> None:
             short_count(plan.get("tokens", plan["examples"])),
             number(1000 * work.cost.step) if work.cost.known else "?",
             f"{plan['evaluation_share']:.0%}" if work.study.arithmetic != COMMAND else "?",
-            duration(plan["seconds"]) if work.cost.known else "?",
+            rough(plan["seconds"], short=True) if work.cost.known else "?",
         )
     console.print(table)
     for bases in sorted({work.cost.predicted_from for work in left if work.cost.predicted_from}):

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from analysis.labels import counted, duration
+from analysis.labels import counted, duration, rough
 from study.observers.base import Finished, Observer, Search, State, Sweep
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ class SweepProgress(Observer):
         elapsed, progress = time.monotonic() - self.started, self.done - self.held
         if progress <= 0:
             return "time left: measuring"
-        return f"{'' if self.lengths else 'at most '}{duration(elapsed * (self.total - self.done) / progress)} left"
+        left = elapsed * (self.total - self.done) / progress
+        return f"{'' if self.lengths or left < 1 else 'at most '}{rough(left)} left"
 
     def _end(self, shown: _Shown) -> None:
         """Replace the bar of a complete search by a line."""
@@ -175,7 +176,11 @@ class SweepProgress(Observer):
         took = duration(time.monotonic() - shown.started)
         status = _told(state).replace("goal not reached yet", "goal not reached")
         self.console.print(f"{self._name(search)}: {status}, {took}")
-        if state.lacks:
+        if state.lacks and not state.feasible:
+            self.console.print(
+                f"[yellow]none of {state.infeasible} launches was feasible; the report says why and what to change.[/]"
+            )
+        elif state.lacks:
             self.console.print(
                 f"[yellow]only {state.feasible} of {search.trials} trials were feasible after "
                 f"{state.feasible + state.infeasible} launches (search.max_launches); lower "

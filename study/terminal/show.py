@@ -10,13 +10,15 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.intervals import upper_bound
-from analysis.labels import counted, duration, goal_text, number, value_text
+from analysis.labels import about, counted, goal_text, number, rough, value_text
 from study.schedules import OWN, SCHEDULE, Schedule
 
 WIDE = 1000
 """Characters: wider than any table."""
 OF_CURVES = ("workload", "optimizer", "goal", "definition")
 """Columns of measurements that a title can say."""
+OF_SWEEPS = ("results", "workload", "optimizer")
+"""Columns that name a curve of several results folders."""
 OF_SCHEDULES = OWN | {*Schedule.optional_hyperparameters}
 """Hyperparameters of schedules; the terminal leaves them to the report."""
 
@@ -38,7 +40,7 @@ def results(
         alone = f", {optimizers[0]}" if len(optimizers) == 1 else ""
         console.print(f"\n[bold]{workload}{alone}{goal}[/]")
         for table in _fewest_steps(part) if alone else _side_by_side(part):
-            if console.measure(table, options=console.options.update_width(WIDE)).maximum <= console.width:
+            if _width(console, table) <= console.width:
                 break
         console.print(table)
     console.print()
@@ -111,7 +113,7 @@ def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
 def _steps_or_why_not(row: Mapping[str, Any]) -> str:
     if row["reached"]:
         return f"{upper_bound(row['steps_to_result'], row.get('first_evaluation'))}{row['steps_to_result']:,}"
-    return f"> {row['train_steps']:,}" if row["complete"] else "diverged" if row["infeasible"] else "unknown"
+    return f"> {row['train_steps']:,}" if row["complete"] else "infeasible" if row["infeasible"] else "unknown"
 
 
 def _with_fresh_seeds(row: Mapping[str, Any]) -> str:
@@ -215,31 +217,52 @@ def status(console: Console, progress: pd.DataFrame) -> None:
                 f"{row['complete']} of {row['wanted']}",
                 str(row["infeasible"]),
                 "" if pd.isna(row["best"]) else f"{row['best']:,} steps",
-                "" if row["state"] == "done" else "unknown" if pd.isna(left) else duration(left),
+                "" if row["state"] == "done" else "unknown" if pd.isna(left) else rough(left, short=True),
             )
-        console.print(table)
+        _in_full(console, table)
         console.print()
     _closing(console, progress)
 
 
 def sweeps(console: Console, progress: pd.DataFrame) -> None:
     """Show a row for each curve of several results folders; `progress` has the column `results`."""
-    headings = ("results", "workload", "optimizer", "state", "searches", "complete", "infeasible", "time left")
-    table = columns(*headings, left=("results", "workload", "optimizer", "state"))
-    for key, curve in progress.groupby(["results", "workload", "optimizer"], sort=False):
-        states, left = set(curve["state"]), curve["seconds_left"]
-        state = next(each for each in ("running", "stopped", "waiting", "done") if each in states)
-        table.add_row(
-            *map(str, key),
-            state,
-            f"{(curve['state'] == 'done').sum()} of {len(curve)}",
-            f"{curve['complete'].sum():,} of {curve['wanted'].sum():,}",
-            f"{curve['infeasible'].sum():,}",
-            "" if state == "done" else "unknown" if left.isna().any() else duration(left.sum()),
-        )
-    console.print(table)
+    found = [
+        dict(zip(OF_SWEEPS, key, strict=True)) | _sweep(curve)
+        for key, curve in progress.groupby([*OF_SWEEPS], sort=False)
+    ]
+    for left_out in ((), ("infeasible",), ("infeasible", "searches")):
+        names = [name for name in found[0] if name not in left_out]
+        table = columns(*names, left=(*OF_SWEEPS, "state"))
+        for column in table.columns[len(OF_SWEEPS) :]:
+            column.no_wrap = True
+        for row in found:
+            table.add_row(*(row[name] for name in names))
+        if not console.is_terminal or _width(console, table) <= console.width:
+            break
+    _in_full(console, table)
     console.print()
     _closing(console, progress)
+
+
+def _sweep(curve: pd.DataFrame) -> dict[str, str]:
+    """The columns that say how far the searches of a curve are."""
+    states = set(curve["state"])
+    state = next(each for each in ("running", "stopped", "waiting", "done") if each in states)
+    return {
+        "state": state,
+        "searches": f"{(curve['state'] == 'done').sum()} of {len(curve)}",
+        "complete": f"{curve['complete'].sum():,} of {curve['wanted'].sum():,}",
+        "infeasible": f"{curve['infeasible'].sum():,}",
+        "time left": "" if state == "done" else _left(curve, short=True),
+    }
+
+
+def _left(progress: pd.DataFrame, short: bool = False) -> str:
+    """The time left of some searches; at least that of the others, where that of some is unknown."""
+    known, unknown = progress["seconds_left"].sum(), progress["seconds_left"].isna().any()
+    if unknown:
+        return f"at least {rough(known, short)}" if known >= 1 else "unknown"
+    return rough(known, short) if short else about(known)
 
 
 def _closing(console: Console, progress: pd.DataFrame) -> None:
@@ -248,15 +271,38 @@ def _closing(console: Console, progress: pd.DataFrame) -> None:
         console.print(
             f"Discarded: {counted(doubled, 'trial')} that were trained twice: their process was taken for dead."
         )
-    left, unknown = progress["seconds_left"].sum(), progress["seconds_left"].isna().sum()
-    about = f"About {duration(left)} left" if left else "Time left: unknown" if unknown else "Done"
-    more = f"; no trial of {counted(unknown, 'search', 'searches')} has finished yet" if unknown else ""
-    console.print(f"{about}{more}.")
+    if (progress["state"] == "done").all():
+        console.print("Done.")
+        return
+    left, unknown = _left(progress), int(progress["seconds_left"].isna().sum())
+    searches = (
+        f"{counted(unknown, 'search', 'searches')} that {'has' if unknown == 1 else 'have'} no complete trial yet"
+    )
+    if left == "unknown":
+        console.print(f"Time left: unknown, because of {searches}.")
+    else:
+        console.print(f"{left[0].upper()}{left[1:]} left{f', plus the time of {searches}' if unknown else ''}.")
+
+
+def _width(console: Console, table: Table) -> int:
+    """The width of a table in which nothing is cut or wrapped."""
+    return console.measure(table, options=console.options.update_width(WIDE)).maximum
+
+
+def _in_full(console: Console, table: Table) -> None:
+    """Print a table; where there is no terminal, as wide as it is."""
+    if console.is_terminal:
+        console.print(table)
+        return
+    usual, console.width = console.width, max(console.width, _width(console, table))
+    console.print(table)
+    console.width = usual
 
 
 def columns(*headings: str, left: Sequence[str] = ()) -> Table:
-    """An empty table without lines; columns are right-aligned, except those in `left`."""
+    """An empty table without lines; columns are right-aligned, except those in `left`. Too long words are folded: two
+    names that are cut may look alike."""
     table = Table(box=None, pad_edge=False)
     for heading in headings:
-        table.add_column(heading.replace("_", " "), justify="left" if heading in left else "right")
+        table.add_column(heading.replace("_", " "), justify="left" if heading in left else "right", overflow="fold")
     return table

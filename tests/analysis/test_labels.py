@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from analysis.labels import duration, goal_text, number
+from analysis.labels import about, duration, goal_text, number, rough
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,17 @@ def test_numbers(value, text):
 )  # fmt: skip
 def test_durations(seconds, text):
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "less than a second"), (2.53e-8, "less than a second"), (0.99, "less than a second"), (1.4, "1 s"),
+     (5.55, "6 s"), (59.4, "59 s"), (59.6, "1 min"), (62, "1 min"), (190, "3 min 10 s"), (598, "10 min"),
+     (2713, "45 min"), (3569, "59 min"), (3571, "1 h"), (9000, "2 h 30 min"), (35990, "10 h"), (1e7, "2,778 h")],
+)  # fmt: skip
+def test_estimates_have_no_more_digits_than_are_known(seconds, text):
+    assert rough(seconds) == text
+    assert about(seconds) == (text if seconds < 1 else f"about {text}")
 
 
 def test_goals_in_words():

@@ -168,7 +168,7 @@ def test_the_budget_and_grid_of_every_curve_are_told(sweep, curves, expected):
     for name, optimizer, steps in curves:
         folder = sweep({8: [400]}, name=name, optimizer=optimizer, budget=Budget(0, steps))
     texts = grid_sentences([*load(folder)])
-    found = [re.match(r"(.*)Step budget: the larger of 0 epochs and (\S+) ", text) for text in texts]
+    found = [re.match(r"(.*)Step budget: (\S+) steps", text) for text in texts]
     assert [match.groups() for match in found] == expected
 
 
@@ -185,10 +185,25 @@ def test_budgets_and_grids_that_are_more_than_one_are_told(sweep):
     folder = sweep({8: [400] * 4}, budgets=(0.5, 1.0))
     studies = list(load(folder))
     [plain] = grid_sentences(studies)
-    assert plain.startswith("Step budget: the larger of 0 epochs and 2,000 steps. Searches ran with 0.5 and 1 times ")
+    assert plain.startswith("Step budget: 2,000 steps. Searches ran with 0.5 and 1 times ")
     assert "Training and test errors" not in plain
     [said] = grid_sentences(studies, [Goal("test/classification_error", 0.1)])
     assert "Training and test errors are measured every 61% more steps, so goals on them are as coarse." in said
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"budget": Budget(0, 60)}, "Step budget: 60 steps. Validation errors are measured first at 0.05% of the "),
+        ({"budget": Budget(0, 60, 80)}, "Step budget: 60 steps. "),
+        ({"budget": Budget(2, 60, 80)}, "Step budget: the larger of 2 epochs and 60 steps, at most 80. "),
+        ({"arithmetic": "command"}, "Step budget: 2,000 steps. Errors are known where the script logged them, so S(B)"),
+    ],
+)
+def test_a_budget_says_only_what_counts_and_a_script_logs_when_it_likes(sweep, fields, said):
+    [sentence] = grid_sentences(list(load(sweep({8: [40]}, **fields))))
+    assert sentence.startswith(said)
+    assert ("measured" in sentence) == ("arithmetic" not in fields)
 
 
 @pytest.mark.parametrize(("first", "ratio", "said"), [

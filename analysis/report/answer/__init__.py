@@ -7,7 +7,8 @@ import pandas as pd
 
 from analysis.labels import goal_text
 from analysis.load import StudyData
-from analysis.report.answer.finding import finding
+from analysis.report.answer import infeasible
+from analysis.report.answer.finding import begun, finding
 from analysis.report.answer.next_step import NextStep, next_step
 from analysis.report.answer.rows import Row, rows
 from analysis.report.answer.values import GROUP
@@ -59,12 +60,16 @@ def answers(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame]) ->
         limits, pairs, trials = (_rows(tables[name], key) for name in ("scaling", "compare", "trials"))
         cost = tables["cost"][tables["cost"]["workload"] == key[0]]
         mine = [study for study in studies if study.workload == key[0]]
+        title, lead = finding(steps, limits, pairs)
+        if failed := infeasible.example(barren := infeasible.barren(mine, steps)):
+            lead = " ".join(filter(None, [begun(f"{infeasible.happened(barren)}: {failed}."), lead]))
         found.append(
             Answer(
                 str(key[0]),
                 goal_text(str(key[1]), float(key[2])),
                 sorted(set(steps["optimizer"])),
-                *finding(steps, limits, pairs),
+                title,
+                lead,
                 rows(steps, limits, trials),
                 next_step(mine, steps, limits, cost),
             )

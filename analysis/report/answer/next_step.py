@@ -11,9 +11,10 @@ import pandas as pd
 
 from analysis.estimates import tuned
 from analysis.estimates.until import more, override, trainings, widest
-from analysis.labels import batch_sizes, counted, duration
+from analysis.labels import about, batch_sizes, counted
 from analysis.load import CURVE, STUDY, StudyData
 from analysis.question.until import WIDTH, Until
+from analysis.report.answer import infeasible
 from analysis.report.answer.values import USEFUL, curves, limit
 from analysis.tables.steps_to_result import is_complete
 
@@ -44,7 +45,7 @@ class NextStep(NamedTuple):
 
     @property
     def cost(self) -> str:
-        return "" if np.isnan(self.seconds) else f"about {duration(self.seconds)}{self.provided}"
+        return "" if np.isnan(self.seconds) else f"{about(self.seconds)}{self.provided}"
 
     @property
     def summary(self) -> str:
@@ -83,6 +84,7 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
         return NextStep(known, "")
     change = (
         _unfinished(studies)
+        or _infeasible(studies, steps)
         or _missed(studies, steps)
         or _bounded(studies, steps)
         or _larger(studies, steps, limits)
@@ -106,6 +108,25 @@ def _unfinished(studies: Sequence[StudyData]) -> _Change | None:
         study.key: max(1, trainings(_search(study)) - len(study.trials)) for study in studies if not is_complete(study)
     }
     return _Change(f"continue the sweep: {counted(len(left), 'search', 'searches')} left", {}, left) if left else None
+
+
+def _infeasible(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None:
+    """Mend the command, or lower the learning rates, at batch sizes without a feasible trial. Both need another folder:
+    infeasible trials stay on file."""
+    mine = infeasible.barren(studies, steps)
+    if not mine:
+        return None
+    sizes, optimizers = sorted({each.batch_size for each in mine}), sorted({each.optimizer for each in mine})
+    why = f"because {infeasible.happened(mine)} at {batch_sizes(sizes)}"
+    some = {"batch_size": ",".join(map(str, sizes))} if len(sizes) < steps["batch_size"].nunique() else {}
+    if len(optimizers) < steps["optimizer"].nunique():
+        some["optimizer"] = ",".join(optimizers)
+    unknown = dict.fromkeys((study.key for study in mine), np.nan)  # such trials end early: they show no cost
+    if infeasible.failed(mine):
+        some["results"] = _folder(mine, "mended")
+        return _Change(f"mend the command, {why}, and sweep again", some, unknown)
+    overrides = infeasible.lower(mine) | some | {"results": _folder(mine, "lower")}
+    return _Change(f"search lower learning rates, {why}", overrides, unknown)
 
 
 def _missed(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None:

@@ -77,12 +77,3 @@ class Process:
         """The last lines of what the command printed."""
         with self.output.open(errors="replace") as file:
             return "".join(deque(file, LAST_LINES)).strip()[-LAST_CHARACTERS:]
-
-
-def told(status: int) -> str:
-    """An exit status as text.
-
-    >>> told(1), told(-9)
-    ('ended with exit status 1', 'was ended by SIGKILL')
-    """
-    return f"ended with exit status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"

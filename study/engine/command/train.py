@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from analysis.counting import STOPPING
+from analysis.labels import exit_text
 from study.engine.command.log import MetricLog, drop_half_line
-from study.engine.command.process import Process, told
+from study.engine.command.process import Process
 from study.engine.cost import Cost
 from study.engine.serial import Proposals
 from study.errors import Failed
@@ -131,6 +132,8 @@ class _Run:
                 raise Failed(self._failure(ended))
             if ended["status"]:
                 bad = log.last_step + 1
+            elif not log.rows:
+                raise Failed(self._no_metrics())
             elif not log.would_end(self.study.train_steps):
                 raise Failed(self._too_short())
             else:
@@ -153,8 +156,15 @@ class _Run:
     def _failure(self, ended: Mapping[str, Any]) -> str:
         said = f"Its last lines are:\n{ended['output']}\nThe" if ended["output"] else "It printed nothing. The"
         return (
-            f"{self._name} {told(ended['status'])}. {said} same command continues once the script is mended; "
+            f"{self._name} {exit_text(ended['status'])}. {said} same command continues once the script is mended; "
             f"workload.failed={INFEASIBLE} counts such trials as diverged. All output: {self.folder / OUTPUT}"
+        )
+
+    def _no_metrics(self) -> str:
+        return (
+            f"{self._name} ended with exit status 0, but wrote no metrics: {self.log.path} has no line with a step. "
+            f"Let the script append step and {self.study.goal.metric} to {{log}} at each evaluation. "
+            f"All output: {self.folder / OUTPUT}"
         )
 
     def _too_short(self) -> str:

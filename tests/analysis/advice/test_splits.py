@@ -253,6 +253,18 @@ def test_impossible_machines(scaling, machine, why):
         splits.table(scaling, machine)
 
 
+@pytest.mark.parametrize(
+    ("ends", "why"),
+    [
+        ([None, "bad"], "give a looser --goal, or sweep with a larger budget."),
+        (["bad", "bad"], "no trial was feasible either: `study report` says why, and what to sweep next."),
+    ],
+)
+def test_a_larger_budget_is_advised_only_if_a_trial_was_feasible(results, ends, why):
+    with pytest.raises(AdviceError, match=f"no batch size can be advised; {why}"):
+        splits.table(results({8: ends}, max_launches=2), Machine([1], AFFINE))
+
+
 @pytest.mark.parametrize(("tokens", "shown"), [(None, None), (64, ["512", "1,024"])])
 def test_batch_sizes_in_tokens(write, tokens, shown):
     found = overview(splits.table(write({8: 400, 16: 200}, tokens_per_example=tokens), Machine([1], AFFINE)))

@@ -12,7 +12,7 @@ from analysis.counting import Goal
 from analysis.estimates import headlines, verdicts
 from analysis.estimates.pairs import ALL, ONE
 from analysis.labels import goal_text
-from analysis.load import load_study
+from analysis.load import load, load_study
 from analysis.report import build
 from analysis.report.answer import Answer, answers
 from analysis.report.answer.finding import finding
@@ -35,7 +35,7 @@ def steps_of(curves):
     found = pd.DataFrame(rows, columns=["optimizer", "batch_size", "tuned_steps"]).assign(**NAMES)
     found = found.assign(steps_to_result=found["tuned_steps"].astype("Int64"), read_from="fresh seeds")
     interval = {"tuned_low": found["tuned_steps"] / 2, "tuned_high": found["tuned_steps"] * 2, "learning_rate": 0.1}
-    return found.assign(reached=found["tuned_steps"].notna(), **interval)
+    return found.assign(reached=found["tuned_steps"].notna(), complete=8, infeasible=0, **interval)
 
 
 def limits_of(critical, useful=()):
@@ -244,6 +244,75 @@ def test_the_next_step_and_its_cost(proposed, ends, advice, seconds):
     assert found.seconds == pytest.approx(seconds)  # 2.5 s a trial, one worker
     assert found.command == ""  # these studies have no command on record
     assert (found.known == "") == (advice.startswith("double"))
+
+
+CRASH = {"status": 1, "stopped": "", "output": "loading\nno file {data}"}
+LOWER = "search.space.learning_rate.low=0.0001 search.space.learning_rate.high=0.01"
+NONE_FEASIBLE = {
+    "commands that failed": (
+        {8: CRASH, 64: CRASH},
+        "mend the command, because all 8 commands failed at batch sizes 8 and 64, and sweep again",
+        "results=results/tiny-mended",
+        "All 8 commands failed: trial 3 at batch size 8 ended with exit status 1, and its last line is 'no file "
+        "{data}'; all of its output: .*/8/commands/000003/output.txt",
+        ": all 4 commands failed; mend the command",
+    ),
+    "commands that failed at one batch size": (
+        {8: None, 64: CRASH},
+        "mend the command, because all 4 commands failed at batch size 64, and sweep again",
+        "batch_size=64 results=results/tiny-mended",
+        "All 4 commands failed: trial 3 at batch size 64 ended",
+        "batch size 64: all 4 commands failed; mend the command",
+    ),
+    "trials that diverged": (
+        {8: {}, 64: {}},
+        "search lower learning rates, because all 8 trials diverged at batch sizes 8 and 64",
+        f"{LOWER} results=results/tiny-lower",
+        "",
+        ": all 4 trials diverged; lower search.space.learning_rate.low and .high",
+    ),
+    "trials that diverged at one batch size": (
+        {8: {}, 64: None},
+        "search lower learning rates, because all 4 trials diverged at batch size 8",
+        f"{LOWER} batch_size=8 results=results/tiny-lower",
+        "",
+        "batch size 8: all 4 trials diverged; lower search.space.learning_rate.low and .high",
+    ),
+}  # fmt: skip
+"""How the trials of each batch size ended (None: feasible, without reaching the goal), and what is said."""
+
+
+@pytest.mark.parametrize(("ends", "advice", "command", "lead", "note"), NONE_FEASIBLE.values(), ids=NONE_FEASIBLE)
+def test_where_no_trial_is_feasible_no_larger_budget_is_advised(
+    tmp_path, make_study, make_curve, write_study, ends, advice, command, lead, note
+):
+    for size, end in ends.items():
+        study = make_study(
+            {"learning_rate": {"low": 1e-2, "high": 1.0, "scale": "log"}},
+            optimizer="sgd",
+            batch_size=size,
+            max_launches=4,
+        )
+        bad = None if end is None else 1
+        curves = [replace(make_curve(study, index, bad=bad), command=end or {}) for index in range(4)]
+        folder = write_study(tmp_path, study, curves)
+        for index in range(4):
+            (folder / f"commands/{index:06d}").mkdir(parents=True)
+            (folder / f"commands/{index:06d}/output.txt").touch()
+    studies = list(load(tmp_path))
+    for study in studies:
+        study.provenance[-1]["command"] = "python -m study sweep"
+    data = build.read([tmp_path])
+    [answer] = data.answers
+    assert answer.next.advice == advice
+    assert answer.title == ("SGD did not reach the goal" if None in ends.values() else "SGD had no feasible trial")
+    assert re.match(re.escape(lead).replace(r"\.\*", ".*"), answer.lead) if lead else answer.lead == ""
+    steps, limits, cost = (data.tables[name] for name in ("steps_to_result", "scaling", "cost"))
+    found = next_step(studies, steps, limits, cost)
+    words = f"python -m study sweep {command}".replace("results/tiny", str(tmp_path)).split()
+    assert (sorted(found.command.split()), found.cost) == (sorted(words), "")
+    assert [said for said in data.warnings if note in said]
+    assert any("raise the budget" in said for said in data.warnings) == (None in ends.values())
 
 
 def test_imported_trials_have_no_next_step():

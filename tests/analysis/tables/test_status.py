@@ -154,7 +154,7 @@ def test_nobody_knows_how_long_it_takes_before_a_trial_has_ended(tmp_path, says,
     for size in (8, 64):
         store.announce(tmp_path, make_study(batch_size=size))
     store.open_study(tmp_path, make_study(batch_size=8), RUN)
-    assert "Time left: unknown; no trial of 2 searches has finished yet." in says("status", tmp_path)
+    assert "Time left: unknown, because of 2 searches that have no complete trial yet." in says("status", tmp_path)
 
 
 def test_status_of_nothing_is_refused(tmp_path, says):

@@ -1,12 +1,16 @@
 """`study status` of one results folder, of a folder of them, and again and again."""
 
+import io
 import json
 
+import pandas as pd
 import pytest
+from rich.console import Console
 
 from study import store
 from study.__main__ import main
 from study.commands import status
+from study.terminal import show
 
 
 @pytest.fixture
@@ -59,3 +63,53 @@ def test_ctrl_c_ends_it_quietly(folders, monkeypatch, capsys):
     monkeypatch.setattr(status.time, "sleep", interrupted)
     assert main(["status", str(folders / "more/left"), "--watch"]) == 0
     assert capsys.readouterr().err == ""
+
+
+ROW = {"workload": "tiny", "optimizer": "momentum", "batch_size": 8, "search": "", "state": "running", "processes": 1}
+ROW |= {"wanted": 10, "complete": 6, "infeasible": 0, "doubled": 0, "best": pd.NA}
+UNKNOWN = float("nan")
+TIMES = {
+    "of one search unknown": (
+        [24.4, UNKNOWN],
+        "at least 24 s",
+        "At least 24 s left, plus the time of 1 search that has",
+    ),
+    "of all unknown": (
+        [UNKNOWN, UNKNOWN],
+        "unknown",
+        "Time left: unknown, because of 2 searches that have no complete",
+    ),
+    "of the last one unknown": ([0.0, UNKNOWN], "unknown", "Time left: unknown, because of 1 search that has no compl"),
+    "known": ([24.4, 5.2], "30 s", "About 30 s left."),
+    "nearly none": ([0.1, 0.1], "< 1 s", "Less than a second left."),
+}
+
+
+@pytest.mark.parametrize(("seconds", "in_row", "below"), TIMES.values(), ids=TIMES)
+def test_the_row_of_a_sweep_and_the_line_below_agree_on_the_time_left(seconds, in_row, below):
+    console = Console(record=True, width=200)
+    show.sweeps(console, pd.DataFrame([ROW | {"results": "r", "seconds_left": left} for left in seconds]))
+    said = console.export_text().splitlines()
+    assert said[1].rstrip().endswith(in_row)
+    assert said[-1].startswith(below)
+
+
+@pytest.mark.parametrize(
+    ("terminal", "width", "kept"),
+    [
+        (False, 80, "time left"),
+        (True, 120, "infeasible"),
+        (True, 96, "searches"),
+        (True, 80, "complete"),
+        (True, 60, "complete"),
+    ],
+)
+def test_long_names_are_never_cut(terminal, width, kept):
+    names = ["cmd/r_failed_every_trial_with_sgd", "cmd/r_failed_every_trial_with_adam"]
+    console = Console(record=True, width=width, force_terminal=terminal, file=io.StringIO())
+    show.sweeps(console, pd.DataFrame([ROW | {"results": name, "seconds_left": 9.0} for name in names]))
+    lines = console.export_text().splitlines()
+    first = "".join(line.split()[0] for line in lines[1:] if line[:1].strip())
+    assert [name for name in names if name not in first] == []
+    assert kept in " ".join(lines)
+    assert len([line for line in lines if "running" in line]) == 2

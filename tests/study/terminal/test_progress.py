@@ -38,7 +38,7 @@ def test_steps_count_from_the_first_second(clock):
         shown.trial(one, told.state(1, 200), told.finished(0, 200, steps=[200]))
         # Trials are expected to end at a fifth of the budget, so trial 1 is nearly done.
         assert shown.bars.tasks[0].completed == pytest.approx(100 * 1.95)
-        assert shown.bars.tasks[0].fields["status"].startswith("500 steps, 1 min 02 s left")
+        assert shown.bars.tasks[0].fields["status"].startswith("500 steps, 1 min left")
         for _ in range(3):
             shown.trial(one, told.state(4, 200, complete=True), told.finished(3, 200, steps=[200]))
         assert len(shown.bars.tasks) == 2  # the search is not over before the tuner's last word
@@ -46,6 +46,15 @@ def test_steps_count_from_the_first_second(clock):
         assert shown.bars.tasks[0].completed == pytest.approx(400)
         assert [bar.description for bar in shown.bars.tasks] == ["whole sweep"]
     assert "batch size 64: 4 done, 4 feasible, 0 infeasible, best 200 steps" in console.export_text()
+
+
+def test_nothing_left_is_no_time_of_picoseconds(clock):
+    with SweepProgress(Console(record=True, width=200)) as shown:
+        shown.begin(Sweep("", [told.search(trials=1)]))
+        shown.trial(told.search(trials=1), told.state(), None)
+        clock.now = 10.0
+        shown.tick(told.search(trials=1), {0: 949})
+        assert shown.bars.tasks[0].fields["status"] == "949 steps, less than a second left"
 
 
 def test_a_line_a_minute_without_a_terminal(clock):

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from analysis.counting import RACE
-from analysis.labels import duration
+from analysis.labels import rough
 from analysis.load import load
 from analysis.tables import steps_to_result
 from study import warn
@@ -71,7 +71,7 @@ def test_only_long_races_are_expected_to_take_less(make_study, stopping, step, e
     costs.show(console, [Work(make_study(stopping=stopping, budget=Budget(0, 100)), Cost(step, 0, 0), 10)], "cpu", 1)
     said = console.export_text()
     assert ("Expect 40 s to 2 min 40 s:" in said) == expected
-    assert f"About {duration(1000 * step)} at full budget" in said
+    assert f"About {rough(1000 * step)} at full budget" in said
 
 
 def test_each_way_to_split_a_batch_is_told_once(make_study):

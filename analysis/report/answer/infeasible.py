@@ -1,0 +1,93 @@
+"""Batch sizes at which no trial was feasible: their commands failed, or their trials diverged."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis.labels import counted, exit_text
+from analysis.load import STUDY, StudyData
+
+LONGEST = 200
+"""Characters of a line that a failed command printed."""
+BELOW = 100
+"""A range that begins at 0 is divided by this number if all of its trials diverged."""
+
+
+def nothing_feasible(row: Mapping[str, Any]) -> bool:
+    """Whether trials ended and none was feasible; `row`: of `analysis.tables.steps_to_result.table`.
+
+    >>> nothing_feasible({"complete": 0, "infeasible": 80}), nothing_feasible({"complete": 0, "infeasible": 0})
+    (True, False)
+    """
+    return bool(row["complete"] == 0 and row["infeasible"] > 0)
+
+
+def barren(studies: Sequence[StudyData], steps: pd.DataFrame) -> list[StudyData]:
+    """The studies without a feasible trial.
+
+    >>> steps = pd.DataFrame({"workload": "mlp_digits", "optimizer": "sgd", "batch_size": [64], "complete": 0})
+    >>> barren([study], steps.assign(infeasible=80)) == [study], barren([study], steps.assign(infeasible=0))
+    (True, [])
+    """
+    keys = {tuple(row[name] for name in STUDY) for row in steps.to_dict("records") if nothing_feasible(row)}
+    return [study for study in studies if study.key in keys]
+
+
+def failed(studies: Sequence[StudyData]) -> bool:
+    """Whether most trials of these studies were commands that failed.
+
+    >>> failed([study])
+    False
+    """
+    return 2 * sum(len(study.failures) for study in studies) > sum(len(study.trials) for study in studies)
+
+
+def happened(studies: Sequence[StudyData]) -> str:
+    """What made all trials of these studies infeasible.
+
+    >>> happened([study])
+    'all 20 trials diverged'
+    >>> study.failures.update(dict.fromkeys(study.trials.index, {"status": 1, "output": ""}))
+    >>> happened([study])
+    'all 20 commands failed'
+    """
+    trials, failures = sum(len(study.trials) for study in studies), sum(len(study.failures) for study in studies)
+    if failures in (0, trials):
+        return f"all {counted(trials, 'command' if failures else 'trial')} {'failed' if failures else 'diverged'}"
+    return f"{failures:,} of {trials:,} commands failed, and the others diverged"
+
+
+def example(studies: Sequence[StudyData]) -> str:
+    """How the last command that failed ended; empty if none failed.
+
+    >>> example([study])
+    ''
+    >>> study.failures[3] = {"status": 1, "output": "loading\\nno such file"}
+    >>> example([study])
+    "trial 3 at batch size 64 ended with exit status 1, and its last line is 'no such file'"
+    """
+    found = [(study, index) for study in studies for index in study.failures]
+    if not found:
+        return ""
+    study, index = max(found, key=lambda each: each[1])
+    ended, output = study.failures[index], study.folder / "commands" / f"{index:06d}" / "output.txt"
+    lines = ended["output"].splitlines()
+    last = f"its last line is {lines[-1][:LONGEST]!r}" if lines else "it printed nothing"
+    where = f"; all of its output: {output}" if output.exists() else ""
+    return f"trial {index} at batch size {study.batch_size:,} {exit_text(ended['status'])}, and {last}{where}"
+
+
+def lower(studies: Sequence[StudyData]) -> dict[str, float]:
+    """The range of learning rates below one in which all trials diverged, as wide as it on a log scale: overrides of a
+    sweep; empty if no range of learning rates was searched.
+
+    >>> lower([study])  # it was 0.001 to 10
+    {'search.space.learning_rate.low': 1e-07, 'search.space.learning_rate.high': 0.001}
+    """
+    ranges = [study.searched.get("learning_rate", {}) for study in studies]
+    if not all("low" in each for each in ranges):
+        return {}
+    low, high = min(each["low"] for each in ranges), max(each["high"] for each in ranges)
+    low, high = (low * low / high, low) if low > 0 else (low, high / BELOW)
+    return {f"search.space.learning_rate.{side}": float(f"{end:.2g}") for side, end in (("low", low), ("high", high))}
