@@ -33,8 +33,8 @@ class MeasurementReader:
     trials: frozenset[int]
     _held: list[dict[Hashable, Any]] = field(default_factory=list, repr=False, compare=False)
 
-    def read(self, metrics: Sequence[str]) -> pd.DataFrame:
-        """One row per evaluation, by trial and step: trial, step, and a column for each of these metrics.
+    def read(self, metrics: str | Sequence[str]) -> pd.DataFrame:
+        """One row per evaluation, by trial and step: trial, step, and a column for this metric or each of these.
 
         A metric is NaN where it was not measured. Nothing stays in memory, except inside `held`.
 
@@ -46,7 +46,8 @@ class MeasurementReader:
         0      0     8                      0.50
         1      0     9                      0.44
         """
-        return self.once(tuple(metrics), lambda: self._read(metrics))
+        names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        return self.once(names, lambda: self._read(names))
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Call `make`, whose result may be large; inside `held`, at most once for each key.

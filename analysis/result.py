@@ -1,6 +1,8 @@
 """The results of a sweep as an object: its tables as frames, its findings as text, its figures on axes.
 
 >>> result = read("results/published/mlp_digits")
+>>> result
+<Result of results/published/mlp_digits: mlp_digits with momentum and sgd at 11 batch sizes>
 >>> result.steps[["optimizer", "batch_size", "steps_to_result", "tuned_steps"]].head(2)
   optimizer  batch_size  steps_to_result  tuned_steps
 0  momentum           1              759        628.0
@@ -19,7 +21,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +36,25 @@ from analysis.counting import Goal
 from analysis.errors import Refused
 from analysis.figures import canvas
 from analysis.intervals import upper_bound
-from analysis.labels import counted, number
+from analysis.labels import counted, listed, number
 from analysis.load import CURVE
+from analysis.report.answer import Answer
+from analysis.report.answer.headed import headed
 from analysis.report.build import Asked
 from analysis.report.build import read as read_report
 from analysis.report.page import notebook
 
 COMPARED = {"optimizer": "compare", "workload": "compare_workloads"}
 """The column in which a pair of curves differs -> the table of these pairs."""
+FOLDER = "a results folder must be a path, such as 'results/mlp_digits'"
+GOAL = "a goal must be a text, such as 'val/classification_error < 0.05'"
 SHOWN = 3
 """Findings that a notebook shows."""
 SIZE = (6.4, 5.0)
 """Width and height of a panel with its legend [inches]."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """The results in one or several folders, read from their files.
 
@@ -56,12 +63,14 @@ class Result:
         tables: all tables of the report by name, such as `steps_to_result`; docs/methods.md defines their columns.
         sentences: the findings, the conclusion first.
         warnings: the most serious first, each with its cure.
+        answers: the finding of each workload and goal, as the first screen of the report has it.
     """
 
     folders: tuple[Path, ...]
-    tables: Mapping[str, pd.DataFrame] = field(repr=False)
-    sentences: Sequence[str] = field(repr=False)
-    warnings: Sequence[str] = field(repr=False)
+    tables: Mapping[str, pd.DataFrame]
+    sentences: Sequence[str]
+    warnings: Sequence[str]
+    answers: Sequence[Answer]
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -96,7 +105,7 @@ class Result:
         >>> read("results/published/mlp_digits").compare("workload").empty
         True
         """
-        if by not in COMPARED:
+        if by not in [*COMPARED]:  # a list, say, has no hash
             raise Refused(f"by must be one of {', '.join(COMPARED)}, but got {by!r}.")
         return self.tables[COMPARED[by]]
 
@@ -118,7 +127,7 @@ class Result:
         >>> read("results/published/mlp_digits").plot("examples_to_result", ax=axes) is axes
         True
         """
-        if figure not in figures.FIGURES:
+        if figure not in [*figures.FIGURES]:
             raise Refused(f"unknown figure {figure!r}; there are: {', '.join(figures.FIGURES)}.")
         found = figures.charts(self.tables, [figure])
         panels = [panel for chart in found for panel in chart.panels]
@@ -137,38 +146,69 @@ class Result:
             drawing.draw(each, panel[drawing.table], **overlays)
         return axes[0] if len(axes) == 1 else axes
 
+    def __repr__(self) -> str:
+        workloads, optimizers, sizes = (self.steps[name].unique() for name in ("workload", "optimizer", "batch_size"))
+        made = f"{listed(workloads)} with {listed(optimizers)} at {counted(len(sizes), 'batch size')}"
+        return f"<Result of {listed(self.folders)}: {made}>"
+
     def __str__(self) -> str:
-        return "\n".join(self.sentences)
+        """The findings, below the workload and goal that they are about."""
+        said = headed(self.sentences, self.answers)
+        parts = [
+            [answer.subject, *(f"{part.heading}: {text}" for part in found for text in part.sentences)]
+            for answer, found in zip(self.answers, said.of_answers, strict=True)
+        ]
+        return "\n".join([*(line for part in parts for line in part), *said.others])
 
     def _repr_html_(self) -> str:
         """The table of steps, the first findings, and where the rest is: what a notebook shows."""
         warnings = counted(len(self.warnings), "warning") if self.warnings else ""
-        return notebook(self.sentences[:SHOWN], shown(self.steps), warnings, self.report)
+        return notebook(
+            headed(self.sentences[:SHOWN], self.answers), self.answers, shown(self.steps), warnings, self.report
+        )
 
 
-def read(*folders: Path | str, goals: Sequence[str] = ()) -> Result:
+def read(*folders: Path | str, goals: str | Sequence[str] | None = ()) -> Result:
     """Read results folders. Trains, draws and writes nothing.
 
     Arguments:
-        goals: such as `val/classification_error < 0.1`: read the recorded curves at these goals instead of the
-            studies' own.
+        goals: one, such as `val/classification_error < 0.1`, or a list: read the recorded curves at these goals
+            instead of the studies' own.
 
     Raises:
         Refused: a folder holds no results, no trial has ended, or a goal cannot be read.
 
-    >>> looser = read("results/published/mlp_digits", goals=["val/cross_entropy_error < 0.3"])
+    >>> looser = read("results/published/mlp_digits", goals="val/cross_entropy_error < 0.3")
     >>> int(looser.steps["steps_to_result"].min())
     7
     """
-    if not folders:
+    paths = tuple(Path(_of(folder, (str, PathLike), FOLDER)) for each in folders for folder in _several(each))
+    if not paths:
         raise Refused("give a results folder, such as results/mlp_digits.")
     try:
-        asked = Asked(tuple(Goal.parse(goal) for goal in goals))
+        asked = Asked(tuple(Goal.parse(_of(goal, str, GOAL)) for goal in _several(goals)))
     except ValueError as error:
         raise Refused(str(error)) from error
-    paths = tuple(map(Path, folders))
     data = read_report(paths, asked)
-    return Result(paths, data.tables, data.sentences, data.warnings)
+    return Result(paths, data.tables, data.sentences, data.warnings, data.answers)
+
+
+def _several(given: Any) -> Sequence[Any]:
+    """The values of a list or tuple; a value by itself is one, and None is none.
+
+    >>> _several("val/loss < 1"), _several(["a", "b"]), _several(None)
+    (['val/loss < 1'], ['a', 'b'], [])
+    """
+    if given is None:
+        return []
+    return [*given] if isinstance(given, list | tuple) else [given]
+
+
+def _of(value: Any, kinds: type | tuple[type, ...], wanted: str) -> Any:
+    """The value, if it is of one of these types. Raises Refused."""
+    if not isinstance(value, kinds):
+        raise Refused(f"{wanted}, but got {value!r}.")
+    return value
 
 
 def shown(steps: pd.DataFrame) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from analysis.estimates.tuned import COLUMNS as ESTIMATES
 from analysis.figures import FIGURES, Chart, canvas, formats
 from analysis.figures.atomic import write_atomically
 from analysis.report.answer import Answer
-from analysis.report.answer.headed import headed, short
+from analysis.report.answer.headed import Findings, headed, short
 from analysis.report.html_tables import DASH, SOURCES, Table, header, sections, shown
 from analysis.report.methods import defined, pieces, rendered
 from analysis.report.other_goals import BEGIN, END, Link
@@ -204,17 +204,17 @@ def link_section(links: Sequence[Link]) -> str:
     return str(template.module.goal_links(links))  # type: ignore[attr-defined]
 
 
-def notebook(sentences: Sequence[str], steps: pd.DataFrame, warnings: str, report: Path | None) -> str:
+def notebook(said: Findings, answers: Sequence[Answer], steps: pd.DataFrame, warnings: str, report: Path | None) -> str:
     """Results as a notebook shows them, as HTML.
 
     Arguments:
         warnings: how many there are, as text.
 
-    >>> notebook(["2 < 3"], pd.DataFrame({"steps": [7]}), "", None).splitlines()[0]
+    >>> notebook(Findings([], ["2 < 3"]), [], pd.DataFrame({"steps": [7]}), "", None).splitlines()[0]
     '<p>2 &lt; 3</p>'
     """
     table = Markup(steps.to_html(index=False, border=0))  # pandas escapes the cells
-    shown = {"sentences": sentences, "steps": table, "warnings": warnings, "report": report}
+    shown = {"said": said, "answers": answers, "steps": table, "warnings": warnings, "report": report}
     return _environment().get_template("notebook.html.jinja").render(shown)
 
 

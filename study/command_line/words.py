@@ -1,8 +1,9 @@
 """Words that mean something in other programs, such as `--trials 5`: refused with the form that works here."""
 
 from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 
-from study.config.choices import GROUPS, OTHER_NAMES, full_key
+from study.config.choices import GROUPS, full_key, nearest_key
 from study.config.schema import every_key
 from study.errors import UsageError
 from workloads.suggest import suggest
@@ -40,9 +41,14 @@ def refuse(unknown: Sequence[str], words: Sequence[str], flags: Collection[str],
         raise UsageError(f"unknown argument {word!r}{hint}")
     if word in MULTIRUN:
         raise UsageError(f"leave out {word}: several values with commas are swept, such as optimizer=sgd,momentum.")
-    key = full_key(name.lstrip("-").replace("-", "_"), [*GROUPS, *(name for name, _, _ in every_key())])
+    keys = [*GROUPS, *(name for name, _, _ in every_key())]
+    as_key = name.lstrip("-").replace("-", "_")
+    key = full_key(as_key, keys)
     if key is None:
-        raise UsageError(f"unknown option {word}{suggest(name, [*flags, *_as_flags()])} Settings are key=value.")
+        hint = suggest(name, flags)
+        if (near := nearest_key(as_key, keys)) and not get_close_matches(name, flags):
+            hint = f"; did you mean {near}={value or _value(word, words) or 'VALUE'}?"
+        raise UsageError(f"unknown option {word}{hint} Settings are key=value.")
     given = "" if sign else _value(word, words)
     right = f"{key}={value or given or 'VALUE'}"
     raise UsageError(f"settings are key=value: give {right} in place of {word}{given and f' {given}'}.")
@@ -52,9 +58,3 @@ def _value(word: str, words: Sequence[str]) -> str:
     """The word after this one, if it is its value."""
     after = [*words[words.index(word) + 1 :], ""][0]
     return "" if after.startswith("-") or "=" in after else after
-
-
-def _as_flags() -> list[str]:
-    """The settings as other programs would write them."""
-    names = [*GROUPS, *OTHER_NAMES, *(name.rpartition(".")[2] for name, _, _ in every_key())]
-    return [f"--{name.replace('_', '-')}" for name in dict.fromkeys(names)]

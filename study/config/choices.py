@@ -1,5 +1,6 @@
 """The choices of each group, read off the files in conf/, and the nearest key to a word. Imports no Hydra."""
 
+import difflib
 import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -87,6 +88,17 @@ def workloads_with(key: str, roots: Iterable[Path]) -> list[str]:
     paths = [path for root in roots for path in sorted((root / "workload").glob("*.yaml"))]
     held = {path.stem: (yaml.safe_load(path.read_text()) or {}).get("workload") or {} for path in paths}
     return sorted((name for name, keys in held.items() if key in keys), key=lambda name: name != key)
+
+
+def nearest_key(word: str, keys: Collection[str]) -> str | None:
+    """The key that a word stands for, also a mistyped one: the last part of a key counts as its name.
+
+    >>> nearest_key("trails", ["track.trials", "search.trials"][::-1]), nearest_key("serch.trials", ["search.trials"])
+    ('search.trials', 'search.trials')
+    """
+    names = [*keys, *(key.rpartition(".")[2] for key in keys), *OTHER_NAMES]
+    near = difflib.get_close_matches(word, dict.fromkeys(names), n=1)
+    return full_key(word, keys) or (full_key(near[0], keys) if near else None)
 
 
 def plain(kinds: Mapping[str, Iterable[Choice]]) -> list[dict[str, str]]:

@@ -15,13 +15,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException, ValidationError
 from yaml import YAMLError
 
 from analysis.labels import listed
 from analysis.question.stages import REFINE
 from analysis.units import stem
-from study.config.choices import CONF, full_key, workloads_with
+from study.config.choices import CONF, nearest_key, workloads_with
+from study.config.kinds import UNKNOWN, as_typed, check_lists, told
 from study.config.paths import expanded, literal, one_path
 from study.config.schema import SweepConfig
 from study.errors import UsageError
@@ -29,10 +30,6 @@ from study.optimizers.per_parameter import FEW_DIMENSIONS
 from study.schedules import OWN, SCHEDULE, TUNED, Schedule
 from workloads.suggest import suggest
 
-KINDS = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
-OF_ANOTHER_KIND = re.compile(
-    rf"Value '(.*)' (?:of type '\w+' could not be converted to|is not a valid) ({'|'.join(KINDS)})\b"
-)
 UNQUOTED = re.compile(r"(?<![^\[, ])ndim *< *2(?![^\], ])")
 """The pattern FEW_DIMENSIONS in a list, without quotes around it."""
 EXTRAS = {"submitit_slurm": "slurm", "ray": "ray"}
@@ -140,6 +137,7 @@ def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[D
         _check_config_dir(config_dir)
     with initialize_config_dir(str(CONF), version_base="1.3"), one_line_errors():
         overrides = [_parsed(text) for text in arguments]
+        check_lists(overrides)
         for override in overrides:
             if override.is_sweep_override() and (why := NOT_SWEPT.match(override.key_or_group)):
                 cure = "choose one value" if why["one"] else "give several as track=[tensorboard,mlflow]"
@@ -283,6 +281,9 @@ def _choice(override: Override, options: Sequence[str]) -> str:
     """`GROUP=NAME` as Hydra reads it; trackers may be a list of names. Raises UsageError for an unknown name."""
     group, value = override.key_or_group, override.value()
     names: Any = value if group == "track" and isinstance(value, list) else [value]
+    if isinstance(value, list) and group != "track":
+        cure = "" if NOT_SWEPT.match(group) else f"; give {group}={','.join(map(as_typed, value))} to sweep them"
+        raise UsageError(f"{group} must be one name, but got {as_typed(value)}{cure}.")
     for name in names:
         if name not in options:
             raise UsageError(f"unknown {group} {name!r}{suggest(str(name), options)}")
@@ -340,7 +341,7 @@ def _refuse_unknown(names: Sequence[str], choices: Sequence[str], roots: Iterabl
     for name in names:
         if name in keys or OPEN.fullmatch(name):
             continue
-        near = full_key(name, keys)
+        near = nearest_key(name, keys)
         hint = f"; did you mean {near!r}?" if near else suggest(name, keys)
         group, _, key = name.partition(".")
         own = [each.removeprefix("workload.") for each in keys if re.fullmatch(r"workload\.(?!_)\w+", each)]
@@ -385,6 +386,7 @@ def _first_line(error: Exception) -> str:
         return (
             f"{key} is not set: give it, or set it in the workload's file, below its first line, `# @package _global_`."
         )
-    if key and (other := OF_ANOTHER_KIND.match(lines[0])):
-        return f"{key} must be {KINDS[other[2]]}, but got {other[1]}."
+    value = cause.value if isinstance(cause, ValidationError) else UNKNOWN
+    if key and (said := told(key, value)):
+        return said
     return lines[0] if key is None else f"{key}: {lines[0]}"

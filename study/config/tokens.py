@@ -24,7 +24,10 @@ def batch_size(asked: Any, tokens_per_example: int | None, whose: str) -> int:
     if text.isdecimal():
         return int(text)
     if (tokens := tokens_in(text)) is None:
-        raise UsageError(f"batch_size must be a whole number, but got {asked}.")
+        raise UsageError(
+            f"batch_size must be a whole number, but got {asked}; for example batch_size=64,256 or "
+            "batch_sizes=[64,256]."
+        )
     try:
         return sequences(f"batch_size={text}", tokens, tokens_per_example, whose)
     except ValueError as error:

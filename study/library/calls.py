@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.machinery import ModuleSpec
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +34,11 @@ _BUSY = threading.Lock()
 def sweep(
     workload: Setting = None,
     optimizer: Setting = None,
-    batch_sizes: Sequence[int | str] | None = None,
+    batch_sizes: int | str | Sequence[int | str] | None = None,
     trials: int | None = None,
     results: str | Path | None = None,
     *,
-    overrides: Sequence[str] = (),
+    overrides: str | Sequence[str] = (),
     config_dir: str | Path | None = None,
     mix: bool = False,
     verbose: bool = True,
@@ -51,10 +52,10 @@ def sweep(
     Arguments:
         workload: a name, an object of your own class, or a list of these.
         optimizer: a name or a list of names.
-        batch_sizes: numbers of examples, or texts such as `32k tokens`.
+        batch_sizes: numbers of examples, or texts such as `32k tokens`; one, or a list.
         trials: feasible trials at each batch size, `search.trials`; this chooses a quasi-random search.
         results: the folder for measurements and report; `results/` and the workload's name unless given.
-        overrides: further settings as on the command line, such as `search.space.momentum.high=0.99`.
+        overrides: further settings as on the command line, one or a list, such as `search.space.momentum.high=0.99`.
         config_dir: folder with your own workload/NAME.yaml and its Python file.
         mix: train on although your code or data changed since.
         verbose: show the cost and the progress.
@@ -77,11 +78,11 @@ def sweep(
 def plan(
     workload: Setting = None,
     optimizer: Setting = None,
-    batch_sizes: Sequence[int | str] | None = None,
+    batch_sizes: int | str | Sequence[int | str] | None = None,
     trials: int | None = None,
     results: str | Path | None = None,
     *,
-    overrides: Sequence[str] = (),
+    overrides: str | Sequence[str] = (),
     config_dir: str | Path | None = None,
     mix: bool = False,
     verbose: bool = True,
@@ -105,11 +106,11 @@ def plan(
         return pd.DataFrame(planned(options, console)[0])
 
 
-def results(*folders: str | Path, goals: Sequence[str] = ()) -> Result:
+def results(*folders: str | Path, goals: str | Sequence[str] | None = ()) -> Result:
     """The results in one or several folders, as `sweep` returns them. Trains and writes nothing.
 
     Arguments:
-        goals: such as `val/classification_error < 0.1`: read the recorded curves at these goals instead.
+        goals: one, such as `val/classification_error < 0.1`, or a list: read the recorded curves at these instead.
 
     Raises:
         study.Refused: a folder holds no results, or a goal cannot be read.
@@ -124,7 +125,7 @@ def _asked(
     verb: str,
     named: Mapping[str, Setting],
     settings: Mapping[str, Setting],
-    further: Sequence[str],
+    further: str | Sequence[str],
     config_dir: str | Path | None,
     mix: bool,
     verbose: bool,
@@ -134,6 +135,8 @@ def _asked(
     own: dict[str, OwnWorkload] = {}
     if "workload" in given:
         given["workload"], own = _workloads(given["workload"])
+    if not isinstance(config_dir, str | PathLike | None):
+        raise UsageError(f"config_dir must be a folder, such as 'mine', but got {config_dir!r}.")
     folder = None if config_dir is None else Path(config_dir).expanduser()
     if not _BUSY.acquire(blocking=False):
         raise UsageError("another sweep of this process is not finished; wait for it, or start a second process.")
@@ -180,11 +183,11 @@ def _command(verb: str, words: Sequence[str], folder: Path | None, mix: bool, ow
     """
     words = [word for word in words if not word.lstrip("+").startswith("notify=")]
     if not own:
-        options = [*(["--config-dir", str(folder)] if folder else []), *["--mix"] * mix]
+        options = [*(["--config-dir", str(folder)] if folder else []), *["--mix"] * bool(mix)]
         return shlex.join(["python", "-m", "study", verb, *words, *options])
     made = [each.call for each in own.values()]
     others = [word for word in words if not word.startswith("workload=")]
-    options = [*([f"config_dir={str(folder)!r}"] if folder else []), *["mix=True"] * mix]
+    options = [*([f"config_dir={str(folder)!r}"] if folder else []), *["mix=True"] * bool(mix)]
     given = made[0] if len(made) == 1 else f"[{', '.join(made)}]"
     return f"study.{verb}({', '.join([f'workload={given}', f'overrides={others!r}', *options])})"
 

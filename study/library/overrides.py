@@ -9,13 +9,13 @@ from typing import Any
 
 from study.config.choices import GROUPS
 from study.config.compose import quoted
+from study.config.kinds import BRANCHES
 from study.config.paths import expanded
 from study.config.schema import every_key
 from study.errors import UsageError
 
 LISTS = {"track", *(name for name, _, kind in every_key() if "list" in str(kind))}
 """Keys whose value may be a list."""
-BRANCHES = {name[: cut.start()] for name, _, _ in every_key() for cut in re.finditer(r"\.", name)}
 OPEN = ("workload", "search.space", "optimizer.arguments")
 """Branches whose entries are the user's own: each entry is one value, which may be a list or a mapping."""
 PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
@@ -23,24 +23,28 @@ WORDS = {"true", "false", "null", "nan", "inf"}
 """Words that are no text in Hydra's grammar, in small or capital letters."""
 
 
-def overrides(settings: Mapping[str, Any], further: Sequence[str] = ()) -> list[str]:
+def overrides(settings: Mapping[str, Any], further: str | Sequence[str] = ()) -> list[str]:
     """One override `key=value` for each setting.
 
-    A list sweeps a key that takes one value; for other keys, such as `batch_sizes`, it is the value. A mapping stands
-    for the keys below its own: `{"search": {"trials": 20}}` is `{"search.trials": 20}`.
+    A list sweeps a key that takes one value; for other keys, such as `batch_sizes`, it is the value, and a value by
+    itself stands for a list of one. A mapping stands for the keys below its own: `{"search": {"trials": 20}}` is
+    `{"search.trials": 20}`.
 
     Arguments:
         settings: keys may have dots.
-        further: overrides as on the command line.
+        further: overrides as on the command line; a text is one.
 
     Raises:
-        UsageError: a value is of a kind that no setting has.
+        UsageError: a value is of a kind that no setting has, or an override is no text.
 
     >>> overrides({"optimizer": ["sgd", "momentum"], "batch_sizes": [8, 64], "search": {"trials": 20}})
     ['optimizer=sgd,momentum', 'batch_sizes=[8,64]', 'search.trials=20']
     >>> overrides({"goal": "val/loss < 1", "search.space.learning_rate": {"low": 0.01}, "engine.workers": None})
     ["goal='val/loss < 1'", 'search.space.learning_rate={low: 0.01}', 'engine.workers=null']
     """
+    further = [further] if isinstance(further, str) else further
+    if not isinstance(further, list | tuple) or not all(isinstance(each, str) for each in further):
+        raise UsageError(f"overrides must be a list of texts, such as ['search.trials=20'], but got {further!r}.")
     found = (pair for key, value in settings.items() for pair in _flat(key, value))
     return [*(f"{key}={_text(key, value)}" for key, value in found), *further]
 
@@ -61,7 +65,8 @@ def _text(key: str, value: Any) -> str:
         if not value:
             raise UsageError(f"{key} must have at least one value, but got {value!r}.")
         return ",".join(_value(key, each) for each in value)
-    return _value(key, value)
+    single = key in LISTS - {"track"} and not isinstance(value, list | tuple | range | Mapping | None)
+    return _value(key, [value] if single else value)
 
 
 def _value(key: str, value: Any) -> str:

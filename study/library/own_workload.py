@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analysis.labels import listed
 from study.errors import UsageError
 
 REQUIRED = ("name", "train_examples")
+MEMBERS = ("errors", "hyperparameters", "splits", "model", "loss")
+"""What every workload has (`workloads.base.Workload`), which is not imported here: it takes torch."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,8 @@ class OwnWorkload:
         are.
 
         Raises:
-            UsageError: the class cannot be imported, or an argument is unknown or cannot be recorded.
+            UsageError: it is no workload, its class cannot be imported, or an argument is unknown or cannot be
+                recorded.
         """
         kind = type(workload)
         if isinstance(workload, type):
@@ -44,6 +48,7 @@ class OwnWorkload:
             raise UsageError(
                 f"workload must be an object, such as {name}(name=..., train_examples=...), but got the class {name}."
             )
+        _check_members(workload)
         _check_importable(kind)
         arguments = {name: _argument(workload, name) for name in _parameters(kind)}
         if missing := [name for name in REQUIRED if name not in arguments]:
@@ -73,6 +78,25 @@ def _folder(kind: type) -> Path | None:
     if file is None:
         return None
     return Path(file).resolve().parents[module.__name__.count(".") + (Path(file).name == "__init__.py")]
+
+
+def _check_members(workload: Any) -> None:
+    """Raise UsageError for what is no workload at all, such as a number, and for an object without its members."""
+    kind = type(workload)
+    missing = [name for name in MEMBERS if not hasattr(kind, name) and not hasattr(workload, name)]
+    plain = kind.__module__ == "builtins"
+    if len(missing) == len(MEMBERS) or plain:
+        got = repr(workload) if plain else f"an object of {kind.__name__}"
+        raise UsageError(
+            "workload must be a name, such as 'mlp_digits', an object that has the members of a workload "
+            f"({', '.join(MEMBERS)}), or a list of these, but got {got}."
+        )
+    if not missing:
+        return
+    from workloads.command import Command  # takes torch
+
+    if not isinstance(workload, Command):
+        raise UsageError(f"a workload must have {listed(MEMBERS)}, but {kind.__name__} has no {listed(missing, 'or')}.")
 
 
 def _check_importable(kind: type) -> None:

@@ -31,12 +31,17 @@ TYPED = [
     ("calibrate --workers 2", SETTINGS.format("engine.workers=2", "--workers 2")),
     ("sweep --conifg-dir mine", "unknown option --conifg-dir; did you mean '--config-dir'? Settings are key=value."),
     ("sweep --nope", "unknown option --nope"),
+    ("sweep --trails 5", "unknown option --trails; did you mean search.trials=5? Settings are key=value."),
+    ("sweep --optimzer=sgd", "unknown option --optimzer=sgd; did you mean optimizer=sgd? Settings are key=value."),
     # Options of verbs that have no settings
     ("status results --jsn", "unknown argument '--jsn'; did you mean '--json'?"),
     ("status results more", "unknown argument 'more'; this command takes no such argument."),
     # Keys without their group
     ("sweep trials=5", "unknown key 'trials'; did you mean 'search.trials'?"),
     ("sweep lr=0.1", "unknown key 'lr'; did you mean 'search.space.learning_rate'?"),
+    ("sweep trails=5", "unknown key 'trails'; did you mean 'search.trials'?"),
+    ("sweep learning_rat=0.1", "unknown key 'learning_rat'; did you mean 'search.space.learning_rate'?"),
+    ("sweep widht=[3]", "unknown key 'widht'; did you mean 'workload.widths'?"),
     ("sweep workers=2", "unknown key 'workers'; did you mean 'engine.workers'?"),
 ]
 

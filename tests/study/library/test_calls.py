@@ -1,5 +1,6 @@
 """`study.sweep`, `study.plan` and `study.results`: the results, records and refusals of the command line."""
 
+import html
 import importlib
 import json
 import subprocess
@@ -58,8 +59,13 @@ def test_an_object_is_swept(swept):
     assert {"critical_batch_size_mccandlish", "maximum_useful_batch_size"} <= set(result.limits["definition"])
     assert result.compare().empty
     assert result.report == asked["results"] / "report.html"
-    assert str(result) == "\n".join(result.sentences)
-    page = result._repr_html_()
+    assert repr(result) == f"<Result of {asked['results']}: images with momentum at 2 batch sizes>"
+    subject = "images to validation error < 0.3"
+    page, text = result._repr_html_(), str(result)
+    assert page.startswith(f"<h3>{html.escape(subject)}</h3>\n<p><b>Momentum.</b> ")
+    assert text.startswith(f"{subject}\nMomentum: ")
+    assert len(text.splitlines()) == len(result.sentences) + 1
+    assert page.count("images to") == text.count("images") == 1
     assert "<table" in page
     assert f'href="{result.report}"' in page
 
@@ -110,6 +116,7 @@ REFUSED = [
     ({"optimizer": "sdg"}, ["optimizer=sdg"]),
     ({"trails": 5}, ["trails=5"]),
     ({"lr": 0.1}, ["lr=0.1"]),
+    ({"trials": "x"}, ["search.trials=x"]),
     ({"goal": "soon"}, ["goal=soon"]),
     ({"search": "refine", "trials": 20}, ["search=refine", "search.trials=20"]),
     ({"engine": {"workers": 0}}, ["engine.workers=0"]),
@@ -149,12 +156,34 @@ def test_one_sweep_at_a_time():
 def test_results_on_disk_are_read(swept):
     folder, own = swept[0]["results"], swept[1]
     assert study.results(folder).steps.equals(own.steps)
-    looser = study.results(folder, goals=["val/classification_error < 0.5"])
+    looser = study.results([str(folder)], goals="val/classification_error < 0.5")
+    assert looser.steps.equals(study.results(folder, goals=["val/classification_error < 0.5"]).steps)
     assert (looser.steps["steps_to_result"] <= own.steps["steps_to_result"]).all()
-    with pytest.raises(study.Refused, match="a goal must read"):
-        study.results(folder, goals=["soon"])
-    with pytest.raises(study.Refused, match="give a results folder"):
-        study.results()
+
+
+REFUSED_RESULTS = [
+    ([PUBLISHED / "mlp_digits"], ["soon"], "a goal must read .*, but got 'soon'"),
+    ([PUBLISHED / "mlp_digits"], "soon", "a goal must read .*, but got 'soon'"),
+    ([PUBLISHED / "mlp_digits"], [3], "a goal must be a text, such as .*, but got 3"),
+    ([PUBLISHED / "mlp_digits"], 3, "a goal must be a text, such as .*, but got 3"),
+    ([], (), "give a results folder"),
+    ([None], (), "give a results folder"),
+    ([[]], (), "give a results folder"),
+    ([3], (), "a results folder must be a path, such as 'results/mlp_digits', but got 3"),
+]
+
+
+@pytest.mark.parametrize(("folders", "goals", "told"), REFUSED_RESULTS, ids=str)
+def test_results_that_cannot_be_read_are_refused(folders, goals, told):
+    with pytest.raises(study.Refused, match=told):
+        study.results(*folders, goals=goals)
+
+
+@pytest.mark.parametrize("given", [{"config_dir": 3}, {"overrides": 3}, {"workload": 3}, {"workload": [None]}], ids=str)
+def test_values_of_another_kind_are_refused(given):
+    name, value = next(iter(given.items()))
+    with pytest.raises(study.Refused, match=rf"^{name} must be .*, but got {value if value == 3 else None}"):
+        study.plan(**given)
 
 
 def test_figures_are_drawn_on_given_axes(swept):

@@ -16,6 +16,11 @@ GIVEN = [
     ({"optimizer": "sgd"}, ["optimizer=sgd"]),
     ({"optimizer": ["sgd", "momentum"]}, ["optimizer=sgd,momentum"]),
     ({"batch_sizes": [8, 64]}, ["batch_sizes=[8,64]"]),
+    ({"batch_sizes": 64}, ["batch_sizes=[64]"]),
+    ({"batch_sizes": np.int64(64)}, ["batch_sizes=[64]"]),
+    ({"batch_sizes": "32k tokens"}, ["batch_sizes=['32k tokens']"]),
+    ({"search": {"refine": 4, "budgets": 1.0}}, ["search.refine=[4]", "search.budgets=[1.0]"]),
+    ({"optimizer": {"no_decay": "bias"}}, ["optimizer.no_decay=[bias]"]),
     ({"batch_sizes": range(1, 4)}, ["batch_sizes=[1,2,3]"]),
     ({"batch_sizes": np.array([8, 64])[:1].tolist()}, ["batch_sizes=[8]"]),
     ({"batch_size": (8, 64)}, ["batch_size=8,64"]),
@@ -26,6 +31,7 @@ GIVEN = [
     ({"search": {"extend": True, "budgets": [1, 2]}}, ["search.extend=true", "search.budgets=[1,2]"]),
     ({"stopping": ["race", "goal"]}, ["stopping=race,goal"]),
     ({"precision": "bf16"}, ["precision=bf16"]),
+    ({"track": "mlflow"}, ["track=mlflow"]),
     ({"track": ["tensorboard", "mlflow"]}, ["track=[tensorboard,mlflow]"]),
     ({"track": {"trials": True}, "notify": "ntfy://topic"}, ["track.trials=true", "notify='ntfy://topic'"]),
     (
@@ -87,3 +93,13 @@ def test_the_schema_reads_the_values_that_were_given(given, key, value):
 def test_values_of_other_kinds_are_refused(given, told):
     with pytest.raises(UsageError, match=told):
         overrides(given)
+
+
+def test_one_override_is_a_list_of_one():
+    assert overrides({}, "search.trials=20") == overrides({}, ["search.trials=20"]) == ["search.trials=20"]
+
+
+@pytest.mark.parametrize("further", [3, [3], None, {"search.trials": 20}], ids=str)
+def test_overrides_that_are_no_texts_are_refused(further):
+    with pytest.raises(UsageError, match=r"overrides must be a list of texts, such as .*, but got "):
+        overrides({}, further)

@@ -9,23 +9,27 @@ import pytest
 
 from study.config.compose import compositions, offered
 from study.errors import UsageError
-from study.library.own_workload import OwnWorkload
+from study.library.own_workload import MEMBERS, REQUIRED, OwnWorkload
+from workloads.base import Workload
 from workloads.command import COMMAND_PATH, Command
 
 MODULE = """
 from dataclasses import dataclass
 
 
+class Members:
+    errors, hyperparameters, splits, model, loss = {}, (), None, None, None
+
+
 @dataclass(frozen=True)
-class Good:
+class Good(Members):
     name: str
     train_examples: int = 10
     widths: tuple = (1, (2, 3))
     more: dict = None
-    errors = {}
 
 
-class Plain:
+class Plain(Members):
     def __init__(self, name, train_examples, size=3):
         self.name, self.train_examples, self.size = name, train_examples, size
 
@@ -41,8 +45,19 @@ class Open(Plain):
 
 
 @dataclass
-class Nameless:
+class Nameless(Members):
     train_examples: int
+
+
+class Half:
+    errors, model = {}, None
+
+    def __init__(self):
+        self.loss = abs
+
+
+class Nothing:
+    pass
 
 
 class Outer:
@@ -94,6 +109,15 @@ REFUSED = {
     "an argument that no file holds": (lambda own: own.Plain("x", 1, size={1}), r"Plain.size must be .* but got \{1\}"),
     "a class in a class": (lambda own: own.Outer.Inner("x", 1), "Inner is defined inside another class"),
     "a class in a function": (lambda own: own.made(), "Local is defined inside a function"),
+    "some members only": (lambda own: own.Half(), "but Half has no hyperparameters or splits[.]"),
+    "no members": (
+        lambda own: own.Nothing(),
+        "be a name, such as 'mlp_digits', an object .*, but got an object of Not",
+    ),
+    "a number": (lambda own: 3, "a list of these, but got 3[.]"),
+    "None": (lambda own: None, "a list of these, but got None[.]"),
+    "a list in a list": (lambda own: ["mlp_digits"], r"a list of these, but got \['mlp_digits'\][.]"),
+    "a function": (lambda own: abs, "a list of these, but got <built-in function abs>[.]"),
 }
 
 
@@ -116,7 +140,7 @@ def test_a_class_of_the_main_module_is_refused_with_the_cure(file, told, monkeyp
     if file:
         main.__file__ = file
     monkeypatch.setitem(sys.modules, "__main__", main)
-    kind = dataclasses.make_dataclass("Moons", ["name"])
+    kind = dataclasses.make_dataclass("Moons", ["name"], namespace=dict.fromkeys(MEMBERS))
     kind.__module__ = "__main__"
     with pytest.raises(UsageError, match=told):
         OwnWorkload.of(kind("moons"))
@@ -136,6 +160,11 @@ def test_its_name_can_be_chosen_while_it_is_offered(own):
 def test_a_name_of_ours_is_refused(own):
     with pytest.raises(UsageError, match="mlp_digits is a workload of this package"), offered({"mlp_digits": {}}):
         pass
+
+
+def test_the_members_are_those_of_the_interface():
+    named = {name for name in (*vars(Workload), *Workload.__annotations__) if not name.startswith("_")}
+    assert {*MEMBERS, *REQUIRED} == named
 
 
 def test_a_training_script_is_one():

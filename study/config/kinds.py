@@ -1,0 +1,122 @@
+"""What is said of a value of another kind than its key takes: the key, the kind, the value, and an example."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING as NO_DEFAULT
+from types import NoneType
+from typing import Any, get_args, get_origin
+
+from hydra.core.override_parser.types import ChoiceSweep, Override
+
+from study.config.schema import MISSING, every_key
+from study.errors import UsageError
+
+KEYS = {name: (field, kind) for name, field, kind in every_key()}
+"""Key -> its field and type."""
+BRANCHES = {name[: dot.start()] for name in KEYS for dot in re.finditer(r"\.", name)}
+"""Names of groups of keys, such as `search`."""
+UNKNOWN = object()
+NAMES = {int: "whole number", float: "number", str: "text"}
+EXAMPLES = {int: "4", float: "2.5", str: "NAME", dict: "{learning_rate: 0.1}"}
+"""Type -> a value that shows how it is given, where the schema has none."""
+PLAIN = {int: r"[+-]?\d+", float: r"[+-]?[\d.]+(e[+-]?\d+)?"}
+"""Type -> how a value of it is typed."""
+
+
+def told(key: str, value: Any = UNKNOWN) -> str | None:
+    """What to say of a value that the schema refuses at this key; None if the schema does not have the key.
+
+    Arguments:
+        value: UNKNOWN where Hydra does not tell it.
+
+    >>> told("search.trials", "abc")
+    'search.trials must be a whole number, but got abc; for example search.trials=100.'
+    >>> told("search.refine[1]", "x")
+    'each value of search.refine must be a whole number, but got x; for example search.refine=[4,4,4,4,3].'
+    >>> told("budget", 5)
+    'budget is a group of keys, but got 5; give one of them, such as budget.epochs=2.5.'
+    """
+    name, _, place = key.partition("[")
+    got = "" if value is UNKNOWN else f", but got {as_typed(value)}"
+    if name in BRANCHES:
+        first = next(each for each in KEYS if each.startswith(f"{name}."))
+        return f"{name} is a group of keys{got}; give one of them, such as {_example(first)}."
+    if name not in KEYS:
+        return None
+    kind = KEYS[name][1]
+    wanted = f"each value of {name} must be {_kind(get_args(kind)[0])}" if place else f"{name} must be {_kind(kind)}"
+    return f"{wanted}{got}; for example {_example(name)}."
+
+
+def check_lists(overrides: Sequence[Override]) -> None:
+    """Raise UsageError for a key of lists, or of names with values, that is given a value of another kind."""
+    for override in overrides:
+        name, value = override.key_or_group.lstrip("+"), override.value()
+        kind = KEYS[name][1] if name in KEYS else None
+        if get_origin(kind) not in (list, dict) or name == "workload":
+            continue
+        swept = value.list if isinstance(value, ChoiceSweep) else [value]
+        if not all(_fits(each, kind) for each in swept):
+            raise UsageError(_said(name, str(override.input_line).partition("=")[2], kind, value))
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """True if a value is a list or a mapping as the type is; whether its elements convert is checked by the schema."""
+    if get_origin(kind) is dict:
+        return isinstance(value, dict)
+    nested = get_args(kind) != (Any,) and isinstance(value, list) and any(isinstance(each, list) for each in value)
+    return isinstance(value, list) and not nested
+
+
+def _said(name: str, typed: str, kind: Any, value: Any) -> str:
+    """What to say of a comma list or a single value in place of a list: the same in brackets."""
+    plain = PLAIN.get(get_args(kind)[0], r"[\w.-]+( tokens)?")
+    if get_origin(kind) is dict or not all(re.fullmatch(plain, each) for each in typed.split(",")) or value is None:
+        return str(told(name, typed))
+    other = f" or batch_size={typed}" if name == "batch_sizes" else ""
+    return f"{name} must be {_kind(kind)}, but got {typed}; give {name}=[{typed}]{other}."
+
+
+def _kind(kind: Any) -> str:
+    """A type in plain English.
+
+    >>> _kind(list[int]), _kind(int | None), _kind(bool), _kind(list[Any])
+    ('a list of whole numbers', 'a whole number or null', 'true or false', 'a list')
+    """
+    if get_origin(kind) is list:
+        element = NAMES.get(get_args(kind)[0])
+        return f"a list of {element}s" if element else "a list"
+    if get_origin(kind) is dict:
+        return "a set of names with values"
+    if NoneType in get_args(kind):
+        return f"{_kind(get_args(kind)[0])} or null"
+    return "true or false" if kind is bool else f"a {NAMES[kind]}"
+
+
+def _example(name: str) -> str:
+    """A key with a value: the first of what its documentation suggests, its default, and what its documentation has."""
+    field, kind = KEYS[name]
+    default: Any = None if field.default_factory is NO_DEFAULT else field.default_factory()
+    default = True if kind is bool else default if field.default is NO_DEFAULT else field.default
+    suggested = re.search(r"such as `([^`]+)`", field.metadata["values"])
+    legal = re.match(r"`([^`]+)`", field.metadata["values"])
+    if not suggested and default not in (MISSING, None, {}):
+        return f"{name}={as_typed(default)}"
+    if found := suggested or legal:
+        return found[1] if "." in found[1].partition("=")[0] and "=" in found[1] else f"{name}={found[1]}"
+    return f"{name}={next(EXAMPLES[each] for each in (get_origin(kind), kind, *get_args(kind)) if each in EXAMPLES)}"
+
+
+def as_typed(value: Any) -> str:
+    """A value as a command line has it.
+
+    >>> as_typed(None), as_typed(True), as_typed(""), as_typed([1, None])
+    ('null', 'true', "''", '[1,null]')
+    """
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {as_typed(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(as_typed, value))}]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value) or "''"
