@@ -19,11 +19,14 @@ def check_verb(words: Sequence[str], verbs: Collection[str], flags: Collection[s
         flags: that may come before the verb.
     """
     word = next((word for word in words if word not in flags), None)
-    if word is None or word in verbs or (word.startswith("-") and word not in MULTIRUN):
+    if word is None or word in verbs:
         return  # argparse says what else is wrong
     if "=" in word or word in MULTIRUN:
         raise UsageError("a command comes before its settings, such as `python -m study sweep workload=mlp_digits`.")
-    raise UsageError(f"unknown command {word!r}{suggest(word, verbs)}")
+    if f"--{word}" in flags:
+        raise UsageError(f"unknown command {word!r}; did you mean '--{word}'?")
+    kind, known = ("option", flags) if word.startswith("-") else ("command", verbs)
+    raise UsageError(f"unknown {kind} {word!r}{suggest(word, known)}")
 
 
 def refuse(unknown: Sequence[str], words: Sequence[str], flags: Collection[str], settings: bool) -> None:

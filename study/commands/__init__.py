@@ -10,6 +10,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from study.command_line import completion
+from study.command_line.parser import Parser
 from study.command_line.version import Version
 from study.commands import advise, along_runs, calibrate, exchange, listing, report, rules, schedules, status, sweep
 from study.commands.beyond import certify, sizes
@@ -114,7 +115,7 @@ VERBS = {
 }
 EVERYDAY = ("sweep", "plan", "status", "report", "compare")
 """The verbs that `python -m study` shows."""
-FLAGS = ("--debug", "--version", "-h", "--help")
+FLAGS = ("--debug", "-V", "--version", "-h", "--help")
 """What may come before a verb."""
 STATUSES = """\
 exit status:
@@ -166,14 +167,14 @@ def first_page() -> str:
 
 def parser(name: str = "python -m study") -> argparse.ArgumentParser:
     """The verbs and their arguments; `name`: of the command."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog=name,
         description="How far does a larger batch size cut the number of training steps, and where does it stop paying?",
         epilog=f"{STATUSES}\nexamples:\n{USAGE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--debug", action="store_true", help="print whole tracebacks; HYDRA_FULL_ERROR=1 does so, too")
-    top.add_argument("--version", action=Version, help="print versions, device and data folder, and stop")
+    top.add_argument("-V", "--version", action=Version, help="print versions, device and data folder, and stop")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, verb in VERBS.items():
         made = verbs.add_parser(name, help=verb.help, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -14,11 +14,12 @@ from study.command_line import version
 ROOT = Path(__file__).parents[3]
 
 
-def test_it_names_versions_device_and_data(capsys, monkeypatch, tmp_path):
+@pytest.mark.parametrize("flag", ["-V", "--version"])
+def test_it_names_versions_device_and_data(flag, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("STUDY_DATA", str(tmp_path))
     monkeypatch.setattr(version, "_gpus", lambda: ["cuda:0 A GPU"])
     with pytest.raises(SystemExit) as leaving:
-        main(["--version"])
+        main([flag])
     ours, torch_line, device, data = capsys.readouterr().out.splitlines()
     assert leaving.value.code == 0
     assert ours == f"study {version.ours()}"

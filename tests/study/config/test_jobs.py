@@ -303,22 +303,3 @@ def test_a_bad_place_is_refused_in_words(tmp_path, monkeypatch, capsys, argument
     assert len(err.splitlines()) <= 2
     assert [word for word in words if word not in err] == []
     assert [path.read_text() for path in tmp_path.iterdir()] == ["no folder"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        (["report"], "results"),
-        (["data", "lst"], "'lst'"),
-        (["import", "there", "here", "--trials", "0"], "--trials: must be a whole number of at least 1, or all"),
-        (["import", "there", "here", "--trials", "abc"], "of at least 1, or all, but got abc"),
-    ],
-)
-def test_a_missing_or_malformed_argument_is_refused(capsys, arguments, word):
-    with pytest.raises(SystemExit) as leaving:
-        main(arguments)
-    assert leaving.value.code == 2
-    err = capsys.readouterr().err
-    usage, *_, wrong = err.splitlines()
-    assert usage.startswith("usage: ")
-    assert word in wrong
