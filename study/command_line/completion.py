@@ -14,13 +14,14 @@ BASH = """
 _study_settings() {{
   local keys=({keys})
   local words=({words})
-  local before="${{COMP_WORDS[COMP_CWORD-1]}}" now="$1" group="" word
+  local before="${{COMP_WORDS[COMP_CWORD-1]}}" now="$1" group="" before_comma="" word
   # bash splits at "=": `optimizer=m` is three words, or two before its value has begun
   if [[ "$now" == "=" ]]; then group="$before="; now=""
   elif [[ "$before" == "=" && $COMP_CWORD -gt 1 ]]; then group="${{COMP_WORDS[COMP_CWORD-2]}}="; fi
   if [[ -z "$group" ]]; then compgen -W "${{keys[*]}}" -- "$now"; return; fi
+  if [[ "$now" == *,* ]]; then before_comma="${{now%,*}},"; now="${{now##*,}}"; fi
   for word in "${{words[@]}}"; do
-    [[ "$word" == "$group$now"* ]] && echo "${{word#"$group"}}"
+    [[ "$word" == "$group$now"* ]] && echo "$before_comma${{word#"$group"}}"
   done
 }}
 """
@@ -37,6 +38,12 @@ _study_settings() {{
   local -a keys words
   keys=({keys})
   words=({words})
+  if [[ "$PREFIX" == *=*,* ]]; then
+    local group="${{PREFIX%%=*}}="
+    compset -P '*,'
+    compadd -- ${{${{(M)words:#$group*}}#$group}}
+    return
+  fi
   compadd -S '' -- $keys
   compadd -- $words
 }}
@@ -44,7 +51,7 @@ _study_settings() {{
 
 
 def completion_arguments(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("shell", choices=SHELLS)
+    verb.add_argument("shell", choices=SHELLS, help="completes `study`, the short name of `python -m study`")
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from study.command_line import as_json
 from study.config.choices import GROUPS, Choice, choices, plain
@@ -32,6 +32,20 @@ KINDS = {
 }
 """Kind of choices -> its group."""
 DATA = "data"
+EXAMPLES = {
+    "workload": "mlp_digits,simple_cnn_mnist",
+    "optimizer": "sgd,momentum",
+    "schedule": "constant,cosine",
+    "batch_schedule": "constant,doubling",
+    "search": "sobol",
+    "preset": "quick",
+    "engine": "serial",
+    "cluster": "slurm",
+    "track": "[tensorboard,mlflow]",
+}
+"""Group -> a value that shows how its choices are given."""
+LEAST = 20
+"""The narrowest column of text."""
 
 
 def list_arguments(verb: argparse.ArgumentParser) -> None:
@@ -49,8 +63,15 @@ def list_choices(options: argparse.Namespace, console: Console) -> None:
         return
     for kind, rows in found.items():
         _show(console, kind, rows)
-    if options.kind != DATA:
-        console.print("\nChoose them by name, such as python -m study sweep optimizer=sgd,momentum", soft_wrap=True)
+    console.print(f"\n{_example(options.kind or 'optimizers')}", markup=False, soft_wrap=True)
+
+
+def _example(kind: str) -> str:
+    """How the choices of a kind are given."""
+    if kind == DATA:
+        fetched = next(row.name for _, row in datasets_by_name().values() if row.fetched)
+        return f"Workloads fetch their data; to fetch them before, give python -m study data fetch {fetched}"
+    return f"Choose them by name, such as python -m study sweep {KINDS[kind]}={EXAMPLES[KINDS[kind]]}"
 
 
 def _data() -> list[Choice]:
@@ -61,13 +82,14 @@ def _data() -> list[Choice]:
 def _show(console: Console, kind: str, rows: Sequence[Choice]) -> None:
     about = "Data sets, which workloads name." if kind == DATA else f"{KINDS[kind]}=NAME. {escape(GROUPS[KINDS[kind]])}"
     console.print(f"\n[bold]{kind}[/]: {about}", soft_wrap=True)
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    for _ in range(2):
-        table.add_column(overflow="fold")
+    names = max(len(row.name) for row in rows) + 2
     for row in rows:
         takes = f" Time: {row.takes}" if row.takes and kind != DATA else f"; {row.takes}" if row.takes else ""
-        table.add_row(escape(row.name), escape(f"{row.purpose}{takes}"))
-    console.print(table)
+        line = f"{row.name:<{names}}{row.purpose}{takes}"
+        if console.is_terminal:  # other programs read a line for each choice
+            room = max(console.width, names + LEAST)
+            line = textwrap.fill(line, room, subsequent_indent=" " * names, break_on_hyphens=False)
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def data_arguments(verb: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException, ValidationError
@@ -137,7 +137,10 @@ def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[D
         _check_config_dir(config_dir)
     with initialize_config_dir(str(CONF), version_base="1.3"), one_line_errors():
         overrides = [_parsed(text) for text in arguments]
-        check_lists(overrides)
+        for override in overrides:
+            value, typed = override.value(), str(override.input_line).partition("=")[2]
+            values = value.list if isinstance(value, ChoiceSweep) else [value]
+            check_lists(override.key_or_group.lstrip("+"), typed, values)
         for override in overrides:
             if override.is_sweep_override() and (why := NOT_SWEPT.match(override.key_or_group)):
                 cure = "choose one value" if why["one"] else "give several as track=[tensorboard,mlflow]"

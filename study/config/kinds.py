@@ -6,8 +6,6 @@ from dataclasses import MISSING as NO_DEFAULT
 from types import NoneType
 from typing import Any, get_args, get_origin
 
-from hydra.core.override_parser.types import ChoiceSweep, Override
-
 from study.config.schema import MISSING, every_key
 from study.errors import UsageError
 
@@ -48,16 +46,21 @@ def told(key: str, value: Any = UNKNOWN) -> str | None:
     return f"{wanted}{got}; for example {_example(name)}."
 
 
-def check_lists(overrides: Sequence[Override]) -> None:
-    """Raise UsageError for a key of lists, or of names with values, that is given a value of another kind."""
-    for override in overrides:
-        name, value = override.key_or_group.lstrip("+"), override.value()
-        kind = KEYS[name][1] if name in KEYS else None
-        if get_origin(kind) not in (list, dict) or name == "workload":
-            continue
-        swept = value.list if isinstance(value, ChoiceSweep) else [value]
-        if not all(_fits(each, kind) for each in swept):
-            raise UsageError(_said(name, str(override.input_line).partition("=")[2], kind, value))
+def check_lists(name: str, typed: str, values: Sequence[Any]) -> None:
+    """Raise UsageError for a key of lists, or of names with values, that is given a value of another kind.
+
+    Arguments:
+        typed: the value as it was typed.
+        values: the value, or those that are swept.
+
+    >>> check_lists("search.refine", "4,3", [4, 3])
+    Traceback (most recent call last):
+    ...
+    study.errors.UsageError: search.refine must be a list of whole numbers, but got 4,3; give search.refine=[4,3].
+    """
+    kind = KEYS[name][1] if name in KEYS else None
+    if get_origin(kind) in (list, dict) and name != "workload" and not all(_fits(each, kind) for each in values):
+        raise UsageError(_said(name, typed, kind, values))
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -68,10 +71,10 @@ def _fits(value: Any, kind: Any) -> bool:
     return isinstance(value, list) and not nested
 
 
-def _said(name: str, typed: str, kind: Any, value: Any) -> str:
+def _said(name: str, typed: str, kind: Any, values: Sequence[Any]) -> str:
     """What to say of a comma list or a single value in place of a list: the same in brackets."""
     plain = PLAIN.get(get_args(kind)[0], r"[\w.-]+( tokens)?")
-    if get_origin(kind) is dict or not all(re.fullmatch(plain, each) for each in typed.split(",")) or value is None:
+    if get_origin(kind) is dict or not all(re.fullmatch(plain, each) for each in typed.split(",")) or None in values:
         return str(told(name, typed))
     other = f" or batch_size={typed}" if name == "batch_sizes" else ""
     return f"{name} must be {_kind(kind)}, but got {typed}; give {name}=[{typed}]{other}."

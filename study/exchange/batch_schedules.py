@@ -8,6 +8,7 @@ import io
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from analysis.labels import listed
 from analysis.question.batch_schedules import BatchSchedule, Phases
@@ -43,6 +44,19 @@ class Written:
         return [self.schedule.factor(size, self.first) for size in self.phases.sizes]
 
     @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A record for each phase: its first update and the examples seen before, from 0, the batch size, and the
+        factor on the learning rate; the last record is the end of the budget."""
+        phases, tokens = self.phases, self.tokens
+        ends = [*zip(phases.starts, phases.sizes, self.factors, strict=True), (phases.steps, None, None)]
+        found = []
+        for step, size, factor in ends:
+            seen = phases.examples(step)
+            counted = {"step": step, "examples_seen": seen} | ({"tokens_seen": seen * tokens} if tokens else {})
+            found.append({**counted, "batch_size": size, "learning_rate_factor": factor})
+        return found
+
+    @property
     def declared(self) -> list[tuple[int, int]]:
         """The points, with the first batch size at 0."""
         return [(0, self.first), *self.points]
@@ -53,16 +67,11 @@ Files = dict[str, str]
 
 
 def as_csv(written: Written) -> Files:
-    """A row for each phase: its first update and the examples seen before, from 0, the batch size, and the factor on
-    the learning rate; the last row is the end of the budget."""
-    phases, text = written.phases, io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    tokens = written.tokens
-    rows.writerow(["step", "examples_seen", *(["tokens_seen"] if tokens else []), "batch_size", "learning_rate_factor"])
-    ends = [*zip(phases.starts, phases.sizes, written.factors, strict=True), (phases.steps, "", "")]
-    for step, size, factor in ends:
-        seen = phases.examples(step)
-        rows.writerow([step, seen, *([seen * tokens] if tokens else []), size, factor])
+    """A row for each phase (`Written.rows`)."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(written.rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(written.rows)
     return {"schedule.csv": text.getvalue()}
 
 

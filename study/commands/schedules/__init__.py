@@ -26,6 +26,7 @@ def schedule_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--batch-size", type=int, metavar="B", help="the first one; default: the only one")
     verb.add_argument("--examples", type=int, metavar="E", help="the budget, for results of `study branch`")
     verb.add_argument("--tokens", type=int, metavar="N", help="tokens in an example, if the workload does not say it")
+    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
 
 
 def verify_arguments(verb: argparse.ArgumentParser) -> None:
@@ -57,15 +58,19 @@ def schedule(options: argparse.Namespace, console: Console) -> None:
     """`study schedule`: write the schedule of a curve for other trainers."""
     from study.exchange.batch_schedules import FORMATS as WRITERS
 
-    files = WRITERS[options.format](_written(options))
-    if options.output is None:
-        for name, text in files.items():
-            print(f"# {name}\n{text}" if len(files) > 1 else text, end="\n" if len(files) > 1 else "")
+    written = _written(options)
+    files = WRITERS[options.format](written)
+    paths = {} if options.output is None else {name: options.output / name for name in files}
+    for name, place in paths.items():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(files[name])
+    if options.json:
+        print(as_json.text("schedule", written.rows, [written.name], files=paths))
         return
-    options.output.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (options.output / name).write_text(text)
-        console.print(f"{options.output / name}", markup=False, soft_wrap=True)
+    for place in paths.values():
+        console.print(f"{place}", markup=False, soft_wrap=True)
+    for name, text in files.items() if not paths else ():
+        print(f"# {name}\n{text}" if len(files) > 1 else text, end="\n" if len(files) > 1 else "")
 
 
 def _written(options: argparse.Namespace) -> Written:

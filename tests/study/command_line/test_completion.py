@@ -26,6 +26,11 @@ COMPLETED = [
     # bash splits at "="
     (["study", "sweep", "optimizer", "=", "nes"], {"nesterov"}),
     (["study", "sweep", "workload", "=", "mlp"], {"mlp_digits"}),
+    # The names after a comma
+    (["study", "sweep", "optimizer", "=", "sgd,nes"], {"sgd,nesterov"}),
+    (["study", "sweep", "preset", "=", "quick,"], {"quick,none", "quick,paper", "quick,quick"}),
+    (["study", "sweep", "track", "=", "[wandb,ml"], {"[wandb,mlflow"}),
+    (["study", "sweep", "batch_size", "=", "4,1"], set()),
     (["study", "plan", "optimizer", "=", "sgd", "schedule", "=", "cos"], {"cosine"}),
     (["study", "sweep", "preset", "="], {"none", "paper", "quick"}),
 ]

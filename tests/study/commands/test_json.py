@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from study.commands import VERBS, flags_of
+
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "results/published/mlp_digits"
 FEW = ROOT / "tests/data/older_results/complete"
@@ -51,6 +53,12 @@ def test_it_prints_one_object(name, says, tmp_path):
         assert found["sentences"]
 
 
+def test_the_page_names_the_commands_without_it():
+    page = (ROOT / "docs/reference/json.md").read_text()
+    named = re.search(r"^((?:`\w+`(?:, | and )?)+) have no `--json`", page, re.MULTILINE)
+    assert {*re.findall(r"\w+", named[1])} - {"and"} == {name for name in VERBS if "--json" not in flags_of(name)}
+
+
 def test_the_page_names_every_member_and_verb():
     page = (ROOT / "docs/reference/json.md").read_text()
     rows = re.findall(r"^\| `(\w+)`", page, re.MULTILINE)
@@ -65,6 +73,7 @@ def test_the_page_names_every_member_and_verb():
         "advise",
         "certify",
         "verify",
+        "schedule",
         "sizes",
         "list",
         "data",

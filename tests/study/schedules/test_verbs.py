@@ -89,6 +89,11 @@ def test_a_schedule_is_written_for_others(swept, says, tmp_path):
     assert "1,2" not in says("schedule", swept)
     says("schedule", swept, "--format", "torchtitan", "--output", tmp_path)
     assert (tmp_path / "stage-1.toml").exists()
+    found = json.loads(says("schedule", swept, "--format", "megatron", "--output", tmp_path, "--json"))
+    assert (tmp_path / "megatron.args").read_text().count("0:16 ") == 1
+    assert found["files"] == {"megatron.args": str(tmp_path / "megatron.args")}
+    assert found["rows"][0] == {"step": 0, "examples_seen": 0, "batch_size": 16, "learning_rate_factor": 1.0}
+    assert (found["rows"][-1]["batch_size"], found["verb"]) == (None, "schedule")
     assert "give --tokens" in says("schedule", swept, "--format", "olmo", status=2)
     assert "must have one curve to write, but got" in says("schedule", swept, "--optimizer", "adam", status=2)
 
