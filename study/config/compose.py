@@ -22,7 +22,7 @@ from analysis.labels import listed
 from analysis.question.stages import REFINE
 from analysis.units import stem
 from study.config.choices import CONF, nearest_key, workloads_with
-from study.config.kinds import UNKNOWN, as_typed, check_lists, told
+from study.config.kinds import UNKNOWN, as_typed, check_lists, told, told_of_launcher
 from study.config.paths import expanded, literal, one_path
 from study.config.schema import SweepConfig
 from study.errors import UsageError
@@ -390,6 +390,6 @@ def _first_line(error: Exception) -> str:
             f"{key} is not set: give it, or set it in the workload's file, below its first line, `# @package _global_`."
         )
     value = cause.value if isinstance(cause, ValidationError) else UNKNOWN
-    if key and (said := told(key, value)):
+    if key and (said := told(key, value) or told_of_launcher(key, lines[0])):
         return said
     return lines[0] if key is None else f"{key}: {lines[0]}"

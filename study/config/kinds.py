@@ -19,6 +19,11 @@ EXAMPLES = {int: "4", float: "2.5", str: "NAME", dict: "{learning_rate: 0.1}"}
 """Type -> a value that shows how it is given, where the schema has none."""
 PLAIN = {int: r"[+-]?\d+", float: r"[+-]?[\d.]+(e[+-]?\d+)?"}
 """Type -> how a value of it is typed."""
+HYDRAS = {"Integer": int, "Float": float, "bool": bool}
+"""Type in Hydra's messages -> type."""
+OF_ANOTHER_KIND = re.compile(
+    rf"Value '(.*)' (?:of type '\w+' could not be converted to|is not a valid) ({'|'.join(HYDRAS)})\b"
+)
 
 
 def told(key: str, value: Any = UNKNOWN) -> str | None:
@@ -44,6 +49,16 @@ def told(key: str, value: Any = UNKNOWN) -> str | None:
     kind = KEYS[name][1]
     wanted = f"each value of {name} must be {_kind(get_args(kind)[0])}" if place else f"{name} must be {_kind(kind)}"
     return f"{wanted}{got}; for example {_example(name)}."
+
+
+def told_of_launcher(key: str, message: str) -> str | None:
+    """What to say of a value that the schema of a launcher refuses, by Hydra's message; None for other messages.
+
+    >>> told_of_launcher("hydra.launcher.n_jobs", "Value 'x' of type 'str' could not be converted to Integer")
+    'hydra.launcher.n_jobs must be a whole number, but got x.'
+    """
+    found = OF_ANOTHER_KIND.match(message)
+    return found and f"{key} must be {_kind(HYDRAS[found[2]])}, but got {found[1]}."
 
 
 def check_lists(name: str, typed: str, values: Sequence[Any]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from helpers.fused import partly
 
 from study.config.compose import compositions
-from study.config.kinds import KEYS, told
+from study.config.kinds import KEYS, told, told_of_launcher
 from study.errors import UsageError
 
 WHOLE, LIST = "must be a whole number, but got", "must be a list of whole numbers, but got"
@@ -70,6 +70,12 @@ def test_every_key_has_an_example_that_the_schema_takes(names):
     assert all(example.startswith(name) for example, name in zip(examples, names, strict=True))
     taken = [example for example in examples if not example.endswith("=NAME")]
     assert len([*compositions([each for each in taken if "," not in each or "[" in each])]) == 1
+
+
+def test_a_launcher_is_answered_by_the_kind_that_hydra_names():
+    said = told_of_launcher("hydra.launcher.x", "Value 'soon' of type 'str' could not be converted to Float")
+    assert said == "hydra.launcher.x must be a number, but got soon."
+    assert told_of_launcher("hydra.launcher.x", "Something else") is None
 
 
 @pytest.mark.parametrize("word", ["search.refine=[4,4],[3]", "+search.refine=[4]", "batch_sizes=[16k tokens,8]"])

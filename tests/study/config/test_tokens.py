@@ -58,7 +58,7 @@ def test_batch_sizes_and_budgets_in_tokens(markov, overrides, batch_sizes, steps
         [
             (["batch_size=1000 tokens"], ["batch_size=1000 tokens is 1,000", "15 (960 tokens) and 16 (1,024 tokens)"]),
             (["batch_size=32 tokens"], ["one sequence of markov has 64; give 1 or more"]),
-            (["batch_size=big"], ["batch_size must be a whole number, but got big."]),
+            (["batch_size=big"], ["batch_size must be a whole number, but got big;"]),
             (["batch_size=2 token sequences"], ["batch_size must be a whole number"]),
             (["batch_sizes=[8,512 tokens]"], ["batch size 8 twice"]),
             (["budget.tokens=0"], ["budget.tokens must be a number of at least 1"]),
