@@ -268,10 +268,10 @@ def test_what_is_left_out_is_told_where_nothing_can_be_advised(sweep, advise):
 
 
 @pytest.mark.slow
-def test_the_terminal_folds_the_notes_and_tells_what_diverged(sweep, says):
+def test_the_terminal_folds_the_notes_and_tells_what_was_infeasible(sweep, says):
     folder = sweep({8: [400] * 2, 16: ["bad"] * 2, 32: [None] * 2, 64: []})
     said = says("report", folder)
-    assert "16 diverged 0 2" in said
+    assert "16 infeasible 0 2" in said
     assert "32 > 2,000" in said
     [count] = re.findall(r"(\d+) notes in the report; `study report RESULTS --notes` prints them.", said)
     said = says("report", folder, "--notes")
