@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.counting import Branch
-from analysis.labels import bounded, listed, number
+from analysis.labels import bounded, listed, number, within
 from analysis.load import CURVE, GOAL, STUDY, LoadError, StudyData
 from analysis.noise_scale.estimate import Blocks, noise_scale
 
@@ -149,7 +149,7 @@ def measured_limits(curve: Sequence[Any], scaling: pd.DataFrame) -> str:
 def _limit(row: pd.Series) -> str:
     """A batch size and its interval."""
     low, high = row["estimate_low"], row["estimate_high"]
-    ends = "" if pd.isna(low) else f" ({number(low)} to {'no end' if math.isinf(high) else number(high)})"
+    ends = "" if pd.isna(low) else f" ({within(low, high)})"
     return bounded(row["estimate"], row["estimate_bound"]) + ends
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.branched.table import rule_in_words
-from analysis.labels import metric_text, number, percent
+from analysis.labels import metric_text, number, percent, within
 from analysis.report.cells import Cell, bounded, open_ends, with_goal
 
 NONE = pd.DataFrame()
@@ -183,4 +183,4 @@ def proxies_shown(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ratio(ratio: float, low: float, high: float) -> str:
-    return f"{number(ratio)} ({number(low)} to {'no end' if np.isinf(high) else number(high)})"
+    return f"{number(ratio)} ({within(low, high)})"
