@@ -42,6 +42,8 @@ class Files(NamedTuple):
 
 
 USUAL = Files()
+COLUMN = 3.25
+"""Width of a column of most journals [inches]."""
 
 
 class Chart(NamedTuple):
@@ -130,6 +132,16 @@ def save_all(found: Sequence[Chart], folder: Path, files: Files = USUAL) -> list
     drawn = spread(partial(save, folder=folder, files=files), found, if_at_least=MANY_PANELS, size=panels)
     _remove_others(folder, {f"{chart.name}.{form}" for chart in found for form in files.formats})
     return list(zip(found, drawn, strict=True))
+
+
+def usual(found: Sequence[Chart]) -> Files:
+    """The files of a report on these charts: PDFs, which take as long as the others together, only if panels are few.
+
+    >>> usual([]).formats
+    ('svg', 'png', 'pdf')
+    """
+    few = sum(len(chart.panels) for chart in found) < MANY_PANELS
+    return Files(FORMATS, COLUMN) if few else USUAL
 
 
 def _remove_others(folder: Path, names: set[str]) -> None:

@@ -62,17 +62,18 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
     output = place(results, output, asked)
     again = shlex.join(["python", "-m", "study", "report", *map(str, results)])
     data = read(results, asked)
+    charts = figures.charts(data.tables)
     try:
         write_tables(output, {name: table for name, table in data.tables.items() if name not in ONLY_DRAWN})
         citation.record(output, _own_hash(results, output, asked, data))
         main = other_goals.main_folder(output, asked.goals)
-        links = other_goals.links(output) if main is None else [other_goals.BACK]
-        data = replace(data, links=links, files=_files(asked, again, output if main is None else None, results))
+        files = asked.files or figures.usual(charts)
+        there = _files(files.formats, asked.goals, again, None if main else output, results)
+        data = replace(data, links=[other_goals.BACK] if main else other_goals.links(output), files=there)
         data = data if asked.static else replace(data, explorer=explorer.block(points_of_s(data.tables)))
         data, tables = replace(data, refresh=asked.refresh), sections(data.tables)
         write_latex(output, tables)
-        drawn = figures.save_all(figures.charts(data.tables), output / "figures", asked.files)
-        write_report(output, data, drawn, tables)
+        write_report(output, data, figures.save_all(charts, output / "figures", files), tables)
         if main is not None:
             _link_from_main(results, main, asked.static)
     except OSError as error:
@@ -85,24 +86,25 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
 
 def _own_hash(results: Sequence[Path | str], output: Path, asked: Asked, data: ReportData) -> str | None:
     """The hash of the measurements, if the tables are those of one folder by itself as every report makes them."""
-    usual = replace(asked, files=figures.USUAL, static=False, refresh=None) == Asked()
+    usual = replace(asked, files=None, static=False, refresh=None) == Asked()
     own = [Path(result).resolve() for result in results] == [output.resolve()]
     return data.citation.hashes[0][1] if usual and own and data.citation else None
 
 
-def _files(asked: Asked, again: str, output: Path | None, results: Sequence[Path | str]) -> Files:
+def _files(
+    formats: Sequence[str], goals: Sequence[Goal], again: str, output: Path | None, results: Sequence[Path | str]
+) -> Files:
     """What the page says of its files: their formats, and the command that writes PDFs if they are not there.
 
     Arguments:
         output: the folder of a main report; None for one on other goals.
     """
-    formats = asked.files.formats
     if "pdf" in formats:
         return Files(formats)
-    goals = [word for goal in asked.goals for word in ("--goal", str(goal))]
+    read_at = [word for goal in goals for word in ("--goal", str(goal))]
     elsewhere = output is not None and [output.resolve()] != [Path(result).resolve() for result in results]
     to = ["--output", str(output)] if elsewhere else []
-    return Files(formats, f"{again} {shlex.join([*goals, *to, '--figures', 'svg,png,pdf', '--width', '3.25'])}")
+    return Files(formats, f"{again} {shlex.join([*read_at, *to, '--figures', 'svg,png,pdf', '--width', '3.25'])}")
 
 
 def place(results: Sequence[Path | str], output: Path | str, asked: Asked) -> Path:

@@ -44,7 +44,7 @@ class Asked:
         base_batch_size: base of the perfect-scaling limit and of `critical_batch_size_zhang`; None: the smallest.
         normalise_at: batch size at which workloads are set to 1 where they are compared (`tables.relative.table`).
         tolerance: share of the best error that a larger batch size may cost (`estimates.at_budget.table`).
-        files: the formats of the figures, and the width of PDFs.
+        files: the formats of the figures, and the width of PDFs; None: `analysis.figures.usual`.
         static: leave the explorer out of the page.
         refresh: the sweep still runs, and browsers load the page again after this number of seconds; None: it ended.
     """
@@ -53,7 +53,7 @@ class Asked:
     base_batch_size: float | None = None
     normalise_at: int | None = None
     tolerance: float = at_budget.TOLERANCE
-    files: figures.Files = figures.USUAL
+    files: figures.Files | None = None
     static: bool = False
     refresh: int | None = None
 

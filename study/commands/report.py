@@ -52,11 +52,11 @@ def report_arguments(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument(
         "--figures",
-        default="svg,png",
         metavar="FORMATS",
-        help="of the figures' files: svg, png and pdf (fonts embedded as TrueType); default: svg,png",
+        help="of the figures' files: svg, png and pdf (fonts embedded as TrueType); default: all, without pdf if there "
+        "are many figures",
     )
-    verb.add_argument("--width", type=float, metavar="INCHES", help="of the pages of a PDF, such as a column's 3.25")
+    verb.add_argument("--width", type=float, metavar="INCHES", help="of the pages of a PDF; default: a column's 3.25")
     verb.add_argument("--normalise-at", type=int, metavar="B", help="where compared workloads have relative steps 1")
     verb.add_argument("--static", action="store_true", help="without the explorer: a page with no script but sorting")
     verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
@@ -120,17 +120,19 @@ def report(options: argparse.Namespace, console: Console) -> None:
         print(as_json.text(options.verb, rows, data.sentences, data.warnings, tables, {"report": page}))
 
 
-def _files(options: argparse.Namespace) -> Files:
-    """The formats and the width of figures. Raises UsageError."""
-    from analysis.figures import FORMATS, Files
+def _files(options: argparse.Namespace) -> Files | None:
+    """The formats and the width of figures; None: as usual. Raises UsageError."""
+    from analysis.figures import COLUMN, FORMATS, Files
     from study.errors import UsageError
 
-    formats = tuple(dict.fromkeys(options.figures.split(",")))
+    formats = FORMATS if options.figures is None else tuple(dict.fromkeys(options.figures.split(",")))
     if unknown := [form for form in formats if form not in FORMATS]:
         raise UsageError(f"--figures takes some of {','.join(FORMATS)}, but got {unknown[0]!r}.")
     if options.width is not None and not NARROWEST <= options.width < math.inf:
         raise UsageError(f"--width must be at least {NARROWEST:g} inches, such as 3.25, but got {options.width:g}.")
-    return Files(formats, options.width)
+    if options.figures is None and options.width is None:
+        return None
+    return Files(formats, options.width or COLUMN)
 
 
 def claims_arguments(verb: argparse.ArgumentParser) -> None:

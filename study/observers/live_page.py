@@ -90,11 +90,12 @@ def newest_trial(results: Path) -> float:
 def main(results: Sequence[str]) -> None:
     """Write the unfinished report of each folder; a folder whose files cannot be read yet is left out."""
     from analysis.errors import Refused
+    from analysis.figures import USUAL
     from analysis.report.build import Asked, build
 
     for folder in results:
         try:
-            build([folder], folder, Asked(refresh=SECONDS))
+            build([folder], folder, Asked(files=USUAL, refresh=SECONDS))
         except Refused:
             continue
 
