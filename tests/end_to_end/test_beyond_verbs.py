@@ -14,14 +14,14 @@ SWEEP = [
 ]
 LONGER = ["--workers", "1"]
 VERBS = {
-    "noise": (["--optimizer", "sgd", "--points", "5", "--examples", "1024"], "**/noise/0*.json", "to measure, about"),
+    "noise": (["--optimizer", "sgd", "--points", "5", "--examples", "1024"], "**/noise/0*.json", "to measure, "),
     "one step": (
         ["--one-step", "--optimizer", "sgd", "--points", "4", "--step-batch-sizes", "4,16,64"],
-        *("**/one_step/0*.json", "losses to measure, about"),
+        *("**/one_step/0*.json", "losses to measure, "),
     ),
     "trunk": (
         ["checkpoints=8", "multiples=[1,2]", "window=320", "seeds=2", *LONGER],
-        *("branched/**/checkpoints/0*.pt", "gradients of examples, about"),
+        *("branched/**/checkpoints/0*.pt", "gradients of examples, "),
     ),
     "branches": (
         ["checkpoints=2", "multiples=[1,2,4]", "window=6400", "seeds=4", *LONGER],
