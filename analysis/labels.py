@@ -1,7 +1,7 @@
 """Write numbers, durations, goals and lists for people, the same way everywhere. Standard library only."""
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import floor, isinf, log10
 from numbers import Integral
 
@@ -31,15 +31,18 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:#.3g}".removesuffix(".")
 
 
-def within(low: float, high: float) -> str:
+def within(low: float, high: float, text: Callable[[float], str] = number) -> str:
     """The ends of an interval of positive numbers; 0 and infinity are open ends.
+
+    Arguments:
+        text: writes an end.
 
     >>> within(60.75, 128), within(0, 128), within(60.75, float("inf")), within(0, float("inf"))
     ('60.8 to 128', 'below 128', 'above 60.8', 'open')
     """
     if isinf(high):
-        return f"above {number(low)}" if low > 0 else "open"
-    return f"below {number(high)}" if low <= 0 else f"{number(low)} to {number(high)}"
+        return f"above {text(low)}" if low > 0 else "open"
+    return f"below {text(high)}" if low <= 0 else f"{text(low)} to {text(high)}"
 
 
 def value_text(value: float | str) -> str:

@@ -42,9 +42,7 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer", 
             if pair["shown"].any():
                 parts = [*_ranges(pair)], [*_single(pair), *_configurations(pair), *_searches(pair)]
                 found += [f"{subject}: {'; '.join(part)}." for part in parts if part]
-            elif (
-                pair["ratio"].notna().any()
-            ):  # else the steps of one are known nowhere, and there is nothing to compare
+            elif pair["ratio"].notna().any():  # else nothing can be compared: one has no known steps
                 tied.append(pair)
         if tied:
             several = len(tied) < group.groupby(["a", "b"]).ngroups

@@ -23,12 +23,12 @@ def nothing_feasible(row: Mapping[str, Any]) -> bool:
     return bool(row["complete"] == 0 and row["infeasible"] > 0)
 
 
-def barren(studies: Sequence[StudyData], steps: pd.DataFrame) -> list[StudyData]:
+def without_feasible(studies: Sequence[StudyData], steps: pd.DataFrame) -> list[StudyData]:
     """The studies without a feasible trial.
 
     >>> steps = pd.DataFrame({"workload": "mlp_digits", "optimizer": "sgd", "batch_size": [64], "complete": 0})
-    >>> barren([study], steps.assign(infeasible=80)) == [study], barren([study], steps.assign(infeasible=0))
-    (True, [])
+    >>> [len(without_feasible([study], steps.assign(infeasible=count))) for count in (80, 0)]
+    [1, 0]
     """
     keys = {tuple(row[name] for name in STUDY) for row in steps.to_dict("records") if nothing_feasible(row)}
     return [study for study in studies if study.key in keys]

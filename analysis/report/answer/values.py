@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates import tuned
-from analysis.labels import BOUNDS, number, optimizer_text
+from analysis.labels import BOUNDS, number, optimizer_text, within
 from analysis.load import CURVE, GOAL
 
 CRITICAL, USEFUL = "critical_batch_size_mccandlish", "maximum_useful_batch_size"
@@ -46,9 +46,7 @@ def ends(low: float, high: float, text: Any = size) -> str:
     """
     if pd.isna(low) or (low <= 0 and np.isinf(high)):
         return ""
-    if np.isinf(high):
-        return f"above {text(low)}"
-    return f"below {text(high)}" if low <= 0 else f"{text(low)} to {text(high)}"
+    return within(low, high, text)
 
 
 class Limit(NamedTuple):

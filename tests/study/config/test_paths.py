@@ -135,7 +135,7 @@ def test_no_refusal_speaks_of_parsers(override, told):
 
 def test_paths_of_arguments_begin_at_home(capsys):
     assert path("~/a, b=[c]") == HOME / "a, b=[c]"
-    assert main(["status", "~nobody-of-this-name/results"]) == 2
+    assert main(["status", "~no-such-user/results"]) == 2
     assert "names the home folder of an unknown user" in capsys.readouterr().err
 
 
