@@ -102,7 +102,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     device = one_device(options.device)
-    search = [f"search.trials={options.trials}", f"batch_size={options.batch_sizes}", f"engine.device={device}"]
+    search = [f"search.trials={options.trials}", f"search.max_launches={options.trials}"]  # no trials but the script's
+    search += [f"batch_size={options.batch_sizes}", f"engine.device={device}"]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()

@@ -245,7 +245,8 @@ def _remove_traces(folder: Path, notes: Sequence[Path]) -> None:
 
 
 def _divided(jobs: list[Job], cluster: Cluster) -> tuple[dict[str, Any], list[Job]]:
-    """(the launcher's settings, the jobs with their workers): concurrent jobs on one machine share its workers.
+    """(the launcher's settings, the jobs with their workers): concurrent jobs on one machine share its workers. The
+    jobs of a last round that is not full share them, too, so that no core idles beside the last job.
 
     Ray does not limit the cores of a process, so each of its jobs takes as many workers as Ray grants it cores.
     """
@@ -257,8 +258,10 @@ def _divided(jobs: list[Job], cluster: Cluster) -> tuple[dict[str, Any], list[Jo
         most = workers if on_gpu else cores() // devices
         room = most // workers if workers < most else max(1, most)  # the user asked for fewer: this many per job
         at_once = min(len(jobs), room if asked == -1 else asked)
-        each = max(1, min(workers, most // at_once))
-        return settings | {"n_jobs": at_once}, [with_workers(job, each) for job in jobs]
+        last = len(jobs) % at_once  # those of the last round, if it is not full
+        beside = [at_once] * (len(jobs) - last) + [at_once if on_gpu else last] * last
+        shared = [max(1, min(workers, most // count)) for count in beside]
+        return settings | {"n_jobs": at_once}, list(map(with_workers, jobs, shared))
     if cluster.kind == "ray" and not settings["ray"]["remote"].get("num_gpus"):
         granted = max(1, int(settings["ray"]["remote"].get("num_cpus", 1)))
         return settings, [with_workers(job, job.placement.workers or granted) for job in jobs]

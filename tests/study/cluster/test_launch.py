@@ -158,15 +158,25 @@ def test_a_job_for_each_study_and_shard_in_order(jobs, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("workers", "n_jobs", "at_once", "each"),
-    [(6, -1, 6, 1), (6, 2, 2, 3), (6, 4, 4, 1), (6, 50, 8, 1), (1, -1, 6, 1), (2, -1, 3, 2), (2, 1, 1, 2)],
+    [
+        (6, -1, 6, [1] * 6 + [3] * 2),
+        (6, 2, 2, [3] * 8),
+        (6, 3, 3, [2] * 6 + [3] * 2),
+        (6, 4, 4, [1] * 8),
+        (6, 5, 5, [1] * 5 + [2] * 3),
+        (6, 50, 8, [1] * 8),
+        (1, -1, 6, [1] * 8),
+        (2, -1, 3, [2] * 8),
+        (2, 1, 1, [2] * 8),
+    ],
 )
 def test_jobs_on_one_machine_share_its_cores(jobs, monkeypatch, workers, n_jobs, at_once, each):
-    """All of them where nobody asked for fewer workers than there are cores."""
+    """All of them where the user did not ask for fewer workers than there are cores, and in the last round, too."""
     monkeypatch.setattr(launch, "cores", lambda: 6)
     shards = [launch.with_workers(job, workers) for job in launch.each_shard(jobs)]
     settings, divided = launch._divided(shards, launch.Cluster("local", {"n_jobs": n_jobs}))
     assert settings["n_jobs"] == at_once
-    assert {job.placement.workers for job in divided} == {each}
+    assert [job.placement.workers for job in divided] == each
     assert [launch.with_workers(job, workers) for job in divided] == shards
 
 
