@@ -41,13 +41,31 @@ def of_runs(made: Gathering) -> dict[str, dict[str, Any]]:
             named[key] = mapped.get(key) or roles[key]
             made.read(named[key], key)
         elif plain(key) not in labels and key[0] != "_" and not (names.is_certain(key) or names.metric(key) in metrics):
-            named[key] = names.hyperparameter(key, keys)
-            if named[key] in names.SHORT.values():
-                made.read(named[key], key)
+            name = names.hyperparameter(key, keys)
+            if name in mapped.values():
+                made.facts[f"Left out {key}, because --map names another {name}"] = None
+                continue
+            named[key] = name
+            if name in names.SHORT.values():
+                made.read(name, key)
+    _check_one_each(held, named)
     runs = {run: {named[key]: cell for key, cell in held[run].items() if key in named} for run in order}
     _match(made, runs)
     fixed = {name: value(text) for name, text in made.asked.values.items()}
     return {run: settings | fixed for run, settings in runs.items()}
+
+
+def _check_one_each(held: Mapping[str, Mapping[str, Any]], named: Mapping[str, str]) -> None:
+    """Raise ImportRefused if a run has two values of one setting. `named`: name in the log -> name in this project."""
+    for run, settings in held.items():
+        first: dict[str, str] = {}
+        for key in [key for key in settings if key in named]:
+            other = first.setdefault(named[key], key)
+            if settings[key] != settings[other]:
+                raise ImportRefused(
+                    f"run {run!r} has two values of {named[key]}: {other}={settings[other]} and {key}={settings[key]}. "
+                    f"Choose one: --map {named[key]}={other}, or --map {named[key]}={key}."
+                )
 
 
 def _diverged(settings: Mapping[str, Any]) -> bool:

@@ -160,6 +160,29 @@ def test_a_scheduled_learning_rate_counts_with_its_peak_unless_the_settings_say_
     assert "The highest lr of a run is its learning_rate." in told.read
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "name"),
+    [
+        ("lr", "learning_rate", "learning_rate"),
+        ("opt/lr", "Learning Rate", "learning_rate"),
+        ("weight_decay", "wd", "weight_decay"),
+    ],
+)
+def test_a_run_has_one_value_of_a_setting(tmp_path, first, second, name):
+    """Two columns that read as the same one may agree; if they differ, the user chooses."""
+    text = f"run,batch_size,step,{first},{second},val/loss\na,8,10,0.1,0.3,0.4\nb,8,10,0.2,0.4,0.4\n"
+    with pytest.raises(ImportRefused) as caught:
+        imported(tmp_path, text)
+    for told in (f"{first}=0.1 and {second}=0.3", f"--map {name}={first}, or --map {name}={second}."):
+        assert told in str(caught.value)
+    for chosen, left, values in ((first, second, [0.1, 0.2]), (second, first, [0.3, 0.4])):
+        [study], told = imported(tmp_path, text, maps=[f"{name}={chosen}"])
+        assert study.trials[name].tolist() == values
+        assert f"Left out {left}, because --map names another {name}." in told.read
+    [study], _ = imported(tmp_path, text.replace("0.1,0.3", "0.1,0.1").replace("0.2,0.4", "0.2,"))
+    assert study.trials[name].tolist() == [0.1, 0.2]
+
+
 def test_optimizers_models_and_data_sets_become_studies_of_their_own(tmp_path):
     lines = [
         f"{n},{size},{model},{data},{optimizer},{0.1 * (n + 1)},10,0.4"
