@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.claims.evidence import Evidence
 from analysis.claims.registry import FULL, Judged
-from analysis.claims.statement import CONTRADICTED, NOT_SHOWN, SHOWN
+from analysis.claims.statement import CONTRADICTED, SHOWN
 from analysis.estimates.until import override, trainings
 from analysis.labels import about
 from analysis.load import GOAL, StudyData
@@ -48,8 +48,8 @@ class Settles(NamedTuple):
 def settle(judged: Judged, evidence: Evidence, load: Load) -> Settles:
     """What would settle a claim that is neither shown nor contradicted.
 
-    For an open statement this is the next step that the report on its workload proposes. Where nothing was measured, it
-    is the command of a measured workload with the keys that test the claim.
+    For an open statement of a part that is not shown, this is the next step that the report on its workload proposes.
+    Where nothing was measured, it is the command of a measured workload with the keys that test the claim.
 
     >>> from analysis.claims.evidence import about
     >>> from analysis.claims.registry import judge
@@ -61,8 +61,7 @@ def settle(judged: Judged, evidence: Evidence, load: Load) -> Settles:
     """
     if judged.verdict in (SHOWN, CONTRADICTED):
         return Settles("")
-    open_ones = [(part, statement) for part, statement, verdict in judged.statements if verdict == NOT_SHOWN]
-    for _, statement in open_ones:
+    for statement in judged.tree.undecided():
         if workload := _named_first(statement.subject, evidence.about["workload"].unique()):
             return _next(workload, evidence, load(workload), judged.claim.by_trials)
     return _test(judged, evidence, load)

@@ -205,6 +205,19 @@ class Tree(NamedTuple):
             else:
                 yield self.name, part, part.verdict(self._each(levels))
 
+    def undecided(self, levels: Levels = WHOLE) -> Iterator["Statement"]:
+        """The statements not shown in those of its parts that are not shown.
+
+        >>> open_one, shown = (Statement("a", "ratio", 2.0, low, 3.0, floor=1.0) for low in (0.5, 1.5))
+        >>> likely = Tree(False, [open_one, shown], "one is shown")
+        >>> [each.low for each in Tree(True, [likely, open_one]).undecided()]
+        [0.5]
+        """
+        each = self._each(levels)
+        for part in self.parts:
+            if part.verdict(each) == NOT_SHOWN:
+                yield from part.undecided(each) if isinstance(part, Tree) else [part]
+
     def named(self, levels: Levels = WHOLE) -> Iterator[tuple["Tree", str, list[tuple["Statement", str]]]]:
         """(part, verdict, statements with their verdicts) of each named part that has statements, or of the whole tree.
 

@@ -28,6 +28,23 @@ def test_trees(tree, verdict):
     assert tree.verdict() == verdict
 
 
+@pytest.mark.parametrize(
+    ("tree", "count"),
+    [
+        (every([YES, OPEN]), 1),
+        (every([some([OPEN, YES]), OPEN]), 1),  # the first part is shown, whatever its first statement says
+        (every([same([YES._replace(low=0.99), YES, YES]), OPEN]), 1),
+        (every([some([OPEN, NO]), every([YES])]), 1),
+        (every([every([]), OPEN]), 1),
+        (every([every([]), YES]), 0),
+        (every([some([OPEN, OPEN]), every([OPEN, YES])]), 3),
+    ],
+)
+def test_what_would_settle_a_tree_is_in_its_parts_that_are_not_shown(tree, count):
+    assert tree.verdict() == "not shown"
+    assert len([*tree.undecided()]) == count
+
+
 def test_levels_are_corrected_where_one_statement_decides():
     barely = Statement(*TEXT, 2.0, 1.01, 4.0, floor=1.0)
     against = Statement(*TEXT, 0.5, 0.25, 0.99, floor=1.0)
