@@ -117,15 +117,20 @@ def models(evidence: Evidence) -> Tree:
 
 def _model_pairs(evidence: Evidence) -> Iterator[tuple[Curve, Curve]]:
     for group in evidence.groups("dataset", "part", "goal", "optimizer", "label_smoothing"):
-        yield from _pairs(group, "model")
+        yield from _pairs(_measured(group), "model")
+
+
+def _measured(group: Iterable[Curve]) -> list[Curve]:
+    """The curves with a critical batch size. The most precise comes first, and counts where several are alike."""
+    return sorted(filter(has_critical, group), key=lambda curve: np.nan_to_num(log_error(curve), nan=np.inf))
 
 
 def _pairs(group: Iterable[Curve], differing: str) -> Iterator[tuple[Curve, Curve]]:
-    """The pairs of curves that differ in a column of `about` or an attribute; one curve of each of its values."""
+    """The pairs of curves that differ in a column of `about` or an attribute; the first curve of each of its values."""
     first: dict[Any, Curve] = {}
-    for curve in filter(has_critical, group):
+    for curve in group:
         first.setdefault(curve.about.get(differing, getattr(curve, differing, None)), curve)
-    return combinations(first.values(), 2)
+    return combinations(sorted(first.values(), key=lambda curve: curve.key), 2)
 
 
 def _against(one: Curve, other: Curve) -> str:
@@ -158,9 +163,11 @@ def data(evidence: Evidence) -> Tree:
     >>> data(gather.one(published)).verdict()
     'not tested'
     """
-    whole = [sorted(group, key=_examples) for group in evidence.groups("model", "optimizer")]
+    whole = [sorted(_measured(group), key=_strictest) for group in evidence.groups("model", "optimizer", "metric")]
     sets = [pair for group in whole for pair in _pairs(group, "dataset") if _same_size(*pair)]
-    optimizers = [pair for group in evidence.groups("workload", "goal") for pair in _pairs(group, "optimizer")]
+    optimizers = [
+        pair for group in evidence.groups("workload", "goal") for pair in _pairs(_measured(group), "optimizer")
+    ]
     others = {"models": list(_model_pairs(evidence)), "optimizers": optimizers}
     spreads = [_spread(sets, pairs, name) for name, pairs in others.items()]
     sizes = [
@@ -178,14 +185,15 @@ def _same_size(one: Curve, other: Curve) -> bool:
     return not max(counts) > SAME_SIZE * min(counts)
 
 
-def _examples(curve: Curve) -> float:
-    """Orders whole data sets before their parts."""
-    return -float(curve.about["train_examples"])
+def _strictest(curve: Curve) -> tuple[float, float]:
+    """Orders whole data sets before their parts, and strict goals before loose ones: a goal moves the critical batch
+    size more than the data, and goals on two data sets are the most alike where both are hard to reach."""
+    return -float(curve.about["train_examples"]), curve.threshold
 
 
 def _ends(group: Iterable[Curve]) -> list[tuple[Curve, Curve]]:
     """The curves of the smallest and the largest part of a data set."""
-    parts = {curve.about["part"]: curve for curve in filter(has_critical, group)}
+    parts = {curve.about["part"]: curve for curve in reversed(_measured(group))}
     sized = sorted((float(part), curve.workload, curve) for part, curve in parts.items() if part.isdecimal())
     return [(sized[0][2], sized[-1][2])] if len(sized) > 1 else []
 

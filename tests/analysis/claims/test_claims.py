@@ -205,6 +205,49 @@ def test_parts_of_a_data_set_are_compared_at_the_same_goal():
     assert compared[0] - compared[1] == {"the size of the data set matters little"}
 
 
+@pytest.mark.parametrize("loose", ["a", "z"])
+def test_data_sets_are_compared_at_their_strictest_goals(loose):
+    """The goal moves the critical batch size, and the name of a workload says nothing."""
+    made = data_sets(1.1, 4, 0.9)
+    tables = {
+        name: pd.concat(
+            [table, table[table["workload"] == "second"].assign(workload=loose, goal_threshold=0.5).pipe(_ten_times)]
+        )
+        for name, table in made.tables.items()
+    }
+    more = made.about[made.about["workload"] == "second"].assign(workload=loose, goal_threshold=0.5)
+    found = [judged("e", each).statements for each in (made, Evidence(tables, pd.concat([more, made.about])))]
+    values = [[each.value for name, each, _ in of if name.startswith("the data set")] for of in found]
+    assert values[0] == values[1]
+
+
+@pytest.mark.parametrize("rough", ["a", "z"])
+def test_of_curves_that_are_alike_the_most_precise_counts(rough):
+    """Such as those of two search spaces; it was the first or the last by name."""
+    names = ("first", "second", "wide", "small")
+    made = data_sets(1.1, 4, 0.9)
+    tables, more = dict(made.tables), []
+    for name in names:
+        of_name = {key: table[table["workload"] == name] for key, table in made.tables.items()}
+        again = {key: _ten_times(table).assign(workload=f"{rough}{name}") for key, table in of_name.items()}
+        again["scaling"] = again["scaling"].assign(estimate_high=lambda table: 9 * table["estimate_high"])
+        tables = {key: pd.concat([table, again[key]]) for key, table in tables.items()}
+        more.append(made.about[made.about["workload"] == name].assign(workload=f"{rough}{name}"))
+    both = judged("e", Evidence(tables, pd.concat([made.about, *more])))
+    for part in ("the data set", "the size"):
+        values = [
+            {round(each.value, 6) for name, each, _ in of.statements if name.startswith(part)}
+            for of in (judged("e", made), both)
+        ]
+        assert values[0] == values[1], part
+
+
+def _ten_times(table):
+    """Limits of scaling at ten times the batch sizes; other tables as they are."""
+    limits = [name for name in table if name.startswith("estimate") and table[name].dtype == float]
+    return table.assign(**{name: 10 * table[name] for name in limits})
+
+
 @pytest.mark.parametrize(("parameters", "compared"), [((100, 120), True), ((100, 1000), False), ((np.nan, 9), True)])
 def test_data_sets_are_compared_under_models_of_one_size(parameters, compared):
     """The same widths on larger images make another model."""
