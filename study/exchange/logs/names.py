@@ -138,6 +138,15 @@ class Asked:
             raise ImportRefused(f"--run-name must name each value once, as 'bs{{batch_size}}_*', but got {pattern!r}.")
         return cls(columns, values, pattern, size)
 
+    @property
+    def set_otherwise(self) -> set[str]:
+        """The settings that come from `--set` and `--run-name`, whatever the log says.
+
+        >>> sorted(Asked.parse(sets=["optimizer=adam"], pattern="bs{batch_size}_lr{lr}*").set_otherwise)
+        ['batch_size', 'learning_rate', 'optimizer']
+        """
+        return {*self.values, *(SHORT.get(name, name) for name in re.findall(r"\{(\w+)\}", self.pattern or ""))}
+
     def in_name(self, run: str) -> dict[str, str] | None:
         """What the name of a run says by the pattern; None if it does not fit. Numbers are taken whole."""
         parts = re.split(r"(\{\w+\}|\*)", self.pattern or "*")

@@ -44,11 +44,11 @@ def of_runs(made: Gathering) -> dict[str, dict[str, Any]]:
             name = names.hyperparameter(key, keys)
             if name in mapped.values():
                 made.facts[f"Left out {key}, because --map names another {name}"] = None
-                continue
-            named[key] = name
-            if name in names.SHORT.values():
-                made.read(name, key)
-    _check_one_each(held, named)
+            else:
+                named[key] = name
+                if name in names.SHORT.values():
+                    made.read(name, key)
+    _check_one_each(held, {key: name for key, name in named.items() if name not in made.asked.set_otherwise})
     runs = {run: {named[key]: cell for key, cell in held[run].items() if key in named} for run in order}
     _match(made, runs)
     fixed = {name: value(text) for name, text in made.asked.values.items()}
@@ -61,7 +61,7 @@ def _check_one_each(held: Mapping[str, Mapping[str, Any]], named: Mapping[str, s
         first: dict[str, str] = {}
         for key in [key for key in settings if key in named]:
             other = first.setdefault(named[key], key)
-            if settings[key] != settings[other]:
+            if value(settings[key]) != value(settings[other]):
                 raise ImportRefused(
                     f"run {run!r} has two values of {named[key]}: {other}={settings[other]} and {key}={settings[key]}. "
                     f"Choose one: --map {named[key]}={other}, or --map {named[key]}={key}."

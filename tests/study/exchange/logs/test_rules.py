@@ -179,8 +179,14 @@ def test_a_run_has_one_value_of_a_setting(tmp_path, first, second, name):
         [study], told = imported(tmp_path, text, maps=[f"{name}={chosen}"])
         assert study.trials[name].tolist() == values
         assert f"Left out {left}, because --map names another {name}." in told.read
-    [study], _ = imported(tmp_path, text.replace("0.1,0.3", "0.1,0.1").replace("0.2,0.4", "0.2,"))
+    [study], _ = imported(tmp_path, text.replace("0.1,0.3", "0.1,1e-1").replace("0.2,0.4", "0.2,"))
     assert study.trials[name].tolist() == [0.1, 0.2]
+    for decided in ({"sets": [f"{name}=7"]}, {"pattern": f"{{{name}}}{{letter}}"}):
+        [study], _ = imported(tmp_path, text.replace("\na,", "\n7a,").replace("\nb,", "\n7b,"), **decided)
+        if name == "learning_rate":
+            assert study.trials[name].tolist() == [7, 7]
+        else:  # what all runs share is no hyperparameter
+            assert name not in study.trials
 
 
 def test_optimizers_models_and_data_sets_become_studies_of_their_own(tmp_path):
