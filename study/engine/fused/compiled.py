@@ -5,7 +5,7 @@ arguments of an update are inputs of the graph, so it holds no value of a step. 
 neighbouring element-wise operations, which reads and writes each number once.
 
 The update as it is (`Step`) stays the oracle: it makes the first update, and the compiled one must agree with it on a
-copy of the rows. An update that cannot be compiled, or does not agree, stays as it is.
+copy of the rows. An update that cannot be compiled, does not agree or, on a GPU, takes longer, stays as it is.
 
 Shapes: l rows in a step, P numbers in a row, B examples in a batch.
 """
@@ -14,6 +14,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from timeit import repeat
 from typing import Any
 
 import torch
@@ -31,13 +32,16 @@ MOST_OPERATIONS = 3000
 """Largest graph that is compiled, in some minutes: 500 operations take about half a minute on one core. ResNet-8 has
 500 with momentum, a small Transformer 1,500 with Adam, and an LSTM, which computes 64 tokens one by one, 4,000."""
 
+TIMINGS = 5
+"""Of a compiled update and of the update as it is: the shortest count, after one more."""
+
 ROUNDING = torch.finfo(torch.float32).eps
 
 
 class Compiled:
     """An update of some rows of a stack that is compiled at its first call.
 
-    The first call makes the update as it is. If later ones cannot be compiled, a warning says why.
+    The first call makes the update as it is. If later ones cannot be compiled, a warning says why. The faster stays.
 
     Arguments:
         rows: the update is that of the first `rows` rows.
@@ -70,8 +74,9 @@ class Compiled:
                     f"a compiled one ends {apart:.2g} of its way from one as it is; allowed are {self._tolerance:g}"
                 )
         if refused:
-            self._later = partial(self._update, self._stack.step(self._rows))
             warnings.warn(f"updates are not compiled, as with engine.compile=false: {refused}", stacklevel=2)
+        if refused or slower([partial(each, *after, *arguments) for each in (later, function)], expected.device):
+            self._later = partial(self._update, self._stack.step(self._rows))
         else:
             self._later = partial(later, *held)
         return expected
@@ -138,6 +143,23 @@ def inductor(graph: GraphModule, tensors: Sequence[Tensor]) -> Callable[..., Ten
     # Inductor's cache on disk asks for an environment of shapes, although they are fixed.
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
     return _inductor.compile(graph, [mode.from_tensor(tensor) for tensor in tensors], _options(tensors[0].device))
+
+
+def slower(calls: Sequence[Callable[[], object]], device: torch.device) -> bool:
+    """Whether the first of two calls takes longer on a GPU than the second. A CPU compiles in tests alone: False."""
+    if device.type == "cpu":
+        return False
+
+    def seconds(call: Callable[[], object]) -> float:
+        def ended() -> None:
+            call()
+            torch.cuda.synchronize(device)
+
+        ended()
+        return min(repeat(ended, number=1, repeat=TIMINGS))
+
+    first, second = map(seconds, calls)
+    return first > second
 
 
 def _options(device: torch.device) -> dict[str, Any]:

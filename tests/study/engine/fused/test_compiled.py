@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -246,3 +247,21 @@ def test_options_of_the_compiler(monkeypatch, compiler, device):
     tensors: Any = [SimpleNamespace(device=torch.device(device))]
     assert compiled.inductor(torch.fx.GraphModule({}, torch.fx.Graph()), tensors) == OPTIONS[device]
     assert {*OPTIONS[device]} <= {*_inductor.list_options()}
+
+
+@pytest.mark.parametrize(("first", "second"), [(0.003, 0.001), (0.001, 0.003)])
+def test_the_faster_update_is_kept_without_a_word(question, traced_alone, monkeypatch, first, second):
+    times = iter([first, second])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(compiled, "repeat", lambda call, **_: [next(times), call() or 1.0])
+    timed = partial(compiled.slower, device=torch.device("cuda"))
+    monkeypatch.setattr(compiled, "slower", lambda calls, device: timed(calls))
+    how, optimizer, workload = CASES["chain"]
+    fused = started(question(how, optimizer, steps=3), workload, compiles=True)
+    before = rows(fused)["weights"].clone()
+    fused.advance(1)
+    assert next(times, None) is None
+    assert fused._updated is not None
+    later = fused._updated[1]._later
+    assert (getattr(later, "func", None) in traced_alone) == (first < second)
+    assert not torch.equal(rows(fused)["weights"], before)
