@@ -5,20 +5,18 @@
 
 For each layer of ResNet-8 and of the Simple CNN, and for the convolution, the gradient of its images and that of its
 filters: our Triton kernel (`study.engine.fused.convolution`), cuDNN's convolution of groups in the same layout, and
-images and results read and written once at 3 TB/s. `cache us` is what a kernel reads from the second-level cache at
-5.5 TB/s: copies to shared memory of 16 bytes pass by the first level, so each place of the kernel reads the images
-once. Beside them, our largest error against float64. `--tune` also measures our kernels with other VARIANTS of the
-constants in `launch`.
+images and results read and written once at 3 TB/s. Beside them, our largest error against float64. `--tune` also
+measures our kernels with other VARIANTS of the constants in `launch`.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest import mock
 
 import torch
@@ -30,18 +28,18 @@ from study.engine.fused.convolution import operations
 from study.engine.fused.convolution.shapes import by_pixels
 from study.records import PRECISIONS
 
-BANDWIDTH, SECOND_LEVEL = 3.0e12, 5.5e12
-"""Bytes a second of an H100's memory (a measured copy) and, assumed, of its second-level cache."""
+BANDWIDTH = 3.0e12
+"""Bytes a second of an H100's memory (a measured copy); an H200 has 4.2e12."""
 CALLS, TIMES = 5, 3
-VARIANTS: dict[str, dict[str, Any]] = {
-    "one stage": {"STAGES": 1},  # plain loads, which the first-level cache serves
-    "two stages": {"STAGES": 2},
-    "64 numbers, one stage": {"NUMBERS": 64, "STAGES": 1},
-    "64 numbers, two stages": {"NUMBERS": 64, "STAGES": 2},
-    "128 pixels": {"BLOCKS": {True: (128, 4), False: (128, 4)}, "PIXELS_OF_GRADIENTS": 128},
-    "128 pixels, one stage": {"BLOCKS": {True: (128, 4), False: (128, 4)}, "PIXELS_OF_GRADIENTS": 128, "STAGES": 1},
+VARIANTS: dict[str, dict[str, dict[str, int]]] = {
+    "rows, one warp": {"ROWS": {"warps": 1}},
+    "rows, 128 pixels": {"ROWS": {"pixels": 128, "stages": 3}},
+    "rows, plain loads": {"ROWS": {"stages": 1}, "ROWS_OF_GRADIENTS": {"stages": 1}},
+    "rows, 32 numbers": {"ROWS": {"numbers": 32}, "ROWS_OF_GRADIENTS": {"numbers": 32}},
+    "patches, two stages": {"PATCHES": {"stages": 2}},
+    "patches, 64 numbers": {"PATCHES": {"numbers": 64}, "PATCHES_OF_GRADIENTS": {"numbers": 64, "stages": 1}},
 }
-"""Other constants of `study.engine.fused.convolution.launch`."""
+"""Name -> constants of `study.engine.fused.convolution.launch` -> other sizes of these blocks."""
 
 
 class Layer(NamedTuple):
@@ -88,31 +86,15 @@ def microseconds(call: Callable[[], object]) -> float:
 
 
 class Measured(NamedTuple):
-    """One operation of a layer: microseconds of ours, of cuDNN, of its bytes and of the second-level cache, our error,
-    and microseconds of ours by the name of a variant; None: it does not fit in shared memory."""
+    """One operation of a layer: microseconds of ours, of cuDNN and of its bytes, our error, and microseconds of ours by
+    the name of a variant; None: it does not fit in shared memory."""
 
     operation: str
     ours: float
     theirs: float
     bytes: float
-    cache: float
     error: float
     variants: dict[str, float | None]
-
-
-def of_cache(layer: Layer, x: Tensor, dy: Tensor) -> dict[str, float]:
-    """Operation -> bytes that it reads from the second-level cache."""
-    places, count = layer.kernel**2, layer.kernel**2 * layer.channels + 1
-    patches = places / layer.stride**2 * x.nbytes
-    blocks = math.ceil(count / launch_constants()["NUMBERS"])
-    return {"outputs": patches, "images": places * dy.nbytes, "filters": patches + blocks * dy.nbytes}
-
-
-def launch_constants() -> dict[str, Any]:
-    """The constants of `launch`, which imports Triton."""
-    from study.engine.fused.convolution import launch
-
-    return vars(launch)
 
 
 def with_variants(call: Callable[[], object]) -> dict[str, float | None]:
@@ -121,12 +103,23 @@ def with_variants(call: Callable[[], object]) -> dict[str, float | None]:
 
     found: dict[str, float | None] = {}
     for name, constants in VARIANTS.items():
-        with mock.patch.multiple("study.engine.fused.convolution.launch", **constants):
+        with changed(constants):
             try:
                 found[name] = microseconds(call)
             except OutOfResources:
                 found[name] = None
     return found
+
+
+@contextmanager
+def changed(constants: Mapping[str, Mapping[str, int]]) -> Iterator[None]:
+    """A block in which these constants of `launch`, which imports Triton, have other sizes."""
+    from study.engine.fused.convolution import launch
+
+    with ExitStack() as stack:
+        for name, sizes in constants.items():
+            stack.enter_context(mock.patch.object(launch, name, getattr(launch, name)._replace(**sizes)))
+        yield
 
 
 def rows(layer: Layer, lanes: int, batch_size: int, dtype: torch.dtype, tune: bool = False) -> list[Measured]:
@@ -145,12 +138,12 @@ def rows(layer: Layer, lanes: int, batch_size: int, dtype: torch.dtype, tune: bo
     }
     theirs = of_groups(x, weight, dy, how)
     exact = in_double(x[0], weight[0], bias[0], dy[0], how)
-    bytes_taken, cached = (x.nbytes + y.nbytes) / BANDWIDTH * 1e6, of_cache(layer, x, dy)
+    bytes_taken = (x.nbytes + y.nbytes) / BANDWIDTH * 1e6
     found = []
     for name, call in ours.items():
         got = call()[0].double().flatten()
         error = float((got - exact[name].flatten()).norm() / exact[name].norm())
-        times = microseconds(call), microseconds(theirs[name]), bytes_taken, cached[name] / SECOND_LEVEL * 1e6
+        times = microseconds(call), microseconds(theirs[name]), bytes_taken
         found.append(Measured(name, *times, error, with_variants(call) if tune else {}))
     return found
 
@@ -188,7 +181,7 @@ def in_double(
 
 def line(layer: str, row: Measured) -> str:
     """A line of the table."""
-    times = "".join(f"{each:10.1f}" for each in (row.ours, row.theirs, row.bytes, row.cache))
+    times = "".join(f"{each:10.1f}" for each in (row.ours, row.theirs, row.bytes))
     others = [f"{name}: {'does not fit' if each is None else f'{each:.1f}'}" for name, each in row.variants.items()]
     return " ".join([f"{layer:10} {row.operation:10}{times} {row.error:8.1e}", ", ".join(others)])
 
@@ -206,7 +199,7 @@ def main() -> None:
     settle(chosen.precision)
     dtype = torch.bfloat16 if chosen.precision == "bf16" else torch.float32
     print(torch.cuda.get_device_name(), torch.__version__, f"{chosen.lanes} lanes, B = {chosen.batch_size}")
-    print("layer      of           ours us  cuDNN us  bytes us  cache us    error")
+    print("layer      of           ours us  cuDNN us  bytes us    error")
     for name in chosen.layers.split(","):
         for each in rows(LAYERS[name], chosen.lanes, chosen.batch_size, dtype, chosen.tune):
             print(line(name, each), flush=True)

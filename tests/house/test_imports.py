@@ -36,7 +36,7 @@ KNOWN_TO = {
     "ray": ["study/cluster"],
     **{name: [f"study/observers/trackers/{name}.py"] for name in ("mlflow", "trackio")},
     **{name: [f"study/observers/trackers/{name}.py", "study/exchange/readers"] for name in ("tensorboard", "wandb")},
-    "triton": ["study/engine/fused/convolution/kernels.py"],
+    "triton": ["study/engine/fused/convolution/kernels.py", "study/engine/fused/convolution/row_kernels.py"],
     "apprise": ["study/observers/notify.py"],
     "scipy": ["analysis", "study/search", "study/calibration", "workloads/noisy_quadratic_exact.py"],
     "pyarrow": ["analysis", "study/store", "study/exchange", "workloads/data/text/readers.py"],

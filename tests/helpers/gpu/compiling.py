@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -18,7 +18,8 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from study.engine.fused.convolution import kernels, launch
+from benchmarks.gpu.convolutions import changed
+from study.engine.fused.convolution import kernels, launch, row_kernels
 from study.engine.fused.convolution.shapes import by_pixels
 
 TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}
@@ -62,8 +63,11 @@ class Compiling:
 def compiling(capability: int) -> Iterator[list[int]]:
     """A block in which launches compile; yields the bytes of shared memory that each would take."""
     found: list[int] = []
-    made = {name: Compiling(getattr(kernels, name), capability, found) for name in ("filtered", "differentiated")}
-    with mock.patch.multiple(kernels, **made):
+    with ExitStack() as stack:
+        for module in (kernels, row_kernels):
+            names = "filtered", "differentiated"
+            made = {name: Compiling(getattr(module, name), capability, found) for name in names}
+            stack.enter_context(mock.patch.multiple(module, **made))
         yield found
 
 
@@ -80,17 +84,15 @@ def launched(layer: Layer, dtype: torch.dtype) -> None:
     launch.differentiated(x, y, [layer.kernel] * 2, *how, True, True)
 
 
-LAYERS = [Layer(16, 16, 32), Layer(32, 64, 16, stride=2), Layer(3, 16, 32)]
+LAYERS = [Layer(16, 16, 32), Layer(32, 64, 16, stride=2), Layer(3, 16, 32), Layer(32, 64, 14, kernel=5)]
 
 
 def main() -> None:
     """Compile for the card and with the constants of `launch` that the command line has."""
     torch.backends.cudnn.allow_tf32 = True
     capability, constants = int(sys.argv[1]), json.loads(sys.argv[2])
-    if "BLOCKS" in constants:  # in JSON, keys are texts
-        constants["BLOCKS"] = {key == "true": tuple(value) for key, value in constants["BLOCKS"].items()}
-    with compiling(capability) as found, mock.patch.multiple(launch, **{"STAGES": launch.STAGES} | constants):
-        for layer in LAYERS[:2] if constants else LAYERS:
+    with compiling(capability) as found, changed(constants):
+        for layer in LAYERS:
             launched(layer, torch.float32)
         launched(LAYERS[0], torch.bfloat16)
     print(json.dumps({"most": max(found), "allowed": SHARED[capability], "kernels": len(found)}))

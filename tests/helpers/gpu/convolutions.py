@@ -48,6 +48,10 @@ CASES = {
     "steps beyond the kernel": Case(lanes=3, c=2, o=3, size=(9, 5), kernel=(1, 1), stride=(3, 3), padding=(0, 0)),
     "no padding": Case(lanes=1, n=5, c=4, o=20, stride=(2, 2), padding=(0, 0)),
     "several parts": Case(n=11, c=32, o=16, size=(9, 8), kernel=(5, 5), padding=(2, 2)),
+    "rows, no padding": Case(n=4, c=16, o=20, size=(5, 13), padding=(0, 0)),
+    "rows, a part of 64 channels, shared images": Case(n=2, c=50, o=40, size=(3, 14), shared=True),
+    "rows of a tall kernel": Case(c=16, o=16, size=(5, 4), kernel=(5, 3), padding=(1, 2)),
+    "more columns than a block": Case(n=1, c=16, o=16, size=(2, 70)),
     "another kernel, stride and padding for each side": Case(
         c=16, o=16, size=(12, 11), kernel=(4, 2), stride=(3, 1), padding=(2, 1)
     ),

@@ -50,7 +50,7 @@ def filtered(
         there = inside[:, None] & (k < K)[None, :] & (y >= 0) & (y < height) & (x >= 0) & (x < width)
         place = ((image[:, None] * height + y) * width + x) * C + (k % C)[None, :]
         patch = tl.load(images + place, mask=there, other=0.0)
-        patch = _relu(patch, rectified)
+        patch = rectify(patch, rectified)
         part = tl.load(filters + k[:, None] * O + o[None, :], mask=(k < K)[:, None] & (o < O)[None, :], other=0.0)
         total = tl.dot(patch, part, total, input_precision=precision)
     if biased:
@@ -59,19 +59,19 @@ def filtered(
     there = inside[:, None] & (o < O)[None, :]
     place = ((image * all_rows + row) * all_columns + column)[:, None] * O + o[None, :]
     place += lane * (pixels // (rows * columns)) * (all_rows * all_columns * O)
-    _store(results + place, total, signs + place, summands + place, there, masked, added)
+    store(results + place, total, signs + place, summands + place, there, masked, added)
 
 
 @triton.jit
-def _relu(numbers, rectified: tl.constexpr):
+def rectify(numbers, rectified: tl.constexpr):
     """The numbers or, with `rectified`, their ReLU. As torch does, so that NaN stays NaN."""
     if rectified:
-        numbers = tl.where(numbers < 0, 0.0, numbers)
+        numbers = tl.maximum(numbers, 0.0, propagate_nan=tl.PropagateNan.ALL).to(numbers.dtype)
     return numbers
 
 
 @triton.jit
-def _store(results, total, signs, summands, there, masked: tl.constexpr, added: tl.constexpr):
+def store(results, total, signs, summands, there, masked: tl.constexpr, added: tl.constexpr):
     """Write a block of results, masked by signs and with summands, each if asked."""
     if masked:
         total = tl.where(tl.load(signs, mask=there, other=0.0) <= 0, 0.0, total)
@@ -116,7 +116,7 @@ def differentiated(
         there = inside[:, None] & (k < K)[None, :] & (y >= 0) & (y < height) & (x >= 0) & (x < width)
         place = (((p // (rows * columns))[:, None] * height + y) * width + x) * C + (k % C)[None, :]
         patch = tl.load(images + place, mask=there, other=0.0)
-        patch = _relu(patch, rectified)
+        patch = rectify(patch, rectified)
         if biased:  # a bias is the filter of an image of ones
             patch = tl.where((k == K)[None, :] & inside[:, None], 1.0, patch)
         slope = tl.load(slopes + p[:, None] * O + o[None, :], mask=inside[:, None] & (o < O)[None, :], other=0.0)

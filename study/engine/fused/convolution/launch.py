@@ -1,7 +1,7 @@
 """Launches the Triton kernels of this room: the sizes of their blocks, and the numbers that they take.
 
-The sizes are the fastest of six of each kind on an H100, over the layers of ResNet-8 and the Simple CNN (see
-`benchmarks.gpu.convolutions`). Shapes as in `study.engine.fused.convolution.operations`.
+The sizes are the fastest of up to ten of each kind on an H200 with TF32, over the layers of ResNet-8 and the Simple CNN
+(see `benchmarks.gpu.convolutions`). Shapes as in `study.engine.fused.convolution.operations`.
 """
 
 from contextlib import nullcontext
@@ -12,17 +12,36 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from study.engine.fused.convolution import kernels
+from study.engine.fused.convolution import kernels, row_kernels
 from study.engine.fused.convolution.shapes import Sizes
 
-BLOCKS = {True: (256, 8), False: (128, 4)}
-"""Whether a lane has MANY_PIXELS -> (pixels in a block of a product, warps that compute it)."""
-MANY_PIXELS = 512
-NUMBERS, FILTERS = 32, 64
-"""Numbers of a filter in a block of a product, and most filters."""
-STAGES = 3
-"""Blocks in memory: while one is multiplied, the others are read."""
-PIXELS_OF_GRADIENTS, WARPS_OF_GRADIENTS = 64, 4
+
+class Blocks(NamedTuple):
+    """Sizes of the blocks of a product, and how they are computed.
+
+    Attributes:
+        pixels, numbers, filters: pixels, numbers of a filter and most filters in a block.
+        warps: that compute a block.
+        stages: blocks in memory: while one is multiplied, the others are read; with one, the first-level cache serves.
+    """
+
+    pixels: int
+    warps: int
+    numbers: int
+    filters: int
+    stages: int
+
+
+PATCHES = Blocks(128, 4, 32, 64, stages=1)
+ROWS = Blocks(64, 2, 16, 32, stages=2)
+PATCHES_OF_GRADIENTS = Blocks(64, 4, 32, 64, stages=3)
+ROWS_OF_GRADIENTS = Blocks(32, 2, 16, 32, stages=2)
+ROWS_OF_LARGE_KERNELS = Blocks(32, 2, 32, 32, stages=1)
+"""Of gradients, where a kernel has more than MOST_PLACES: a block has one of its rows, and else all."""
+MOST_PLACES = 9
+LEAST_CHANNELS, MOST_KERNEL_WIDTH, MOST_COLUMNS = 16, 5, 64
+"""Where rows are read once (`row_kernels`), on tensor cores. With wider kernels, the sums of a block do not fit in
+registers."""
 PARTS, LEAST_SHARE, MOST_SHARE = 8, 512, 4096
 """Gradients of filters are summed in about this many parts, and the fewest and most pixels of a part, a power of two: a
 kernel is compiled for each of these numbers."""
@@ -95,42 +114,87 @@ def _filtered(
     lanes, *kernel, channels, count = filters.shape
     bias, rectified, signs, plus = beside
     size = [-(-(length - start) // each) for length, start, each in zip(found.shape[-2:], first, apart, strict=True)]
-    pixels = found.shape[1] * prod(size)
-    block, warps = BLOCKS[pixels >= MANY_PIXELS]
-    wide = min(FILTERS, _power(count))
+    lines, columns = found.shape[1] * size[0], _columns(images, size)
+    by_rows = _by_rows(images, kernel, step, size, columns)
+    blocks = ROWS if by_rows else PATCHES
+    wide = min(blocks.filters, _power(count))
+    tensors = images, filters, *(found if each is None else each for each in (bias, signs, plus)), found
+    from_lanes = _from_lane(images), 0 if bias is None else bias.stride(0)
+    shapes = *images.shape[-2:], *size, *found.shape[-2:], *first, *apart, channels, count, *kernel, *padding
+    options = bias is not None, rectified, signs is not None, plus is not None, _precision(images)
     with _on(images):
-        kernels.filtered[(-(-pixels // block), lanes, -(-count // wide))](
-            *(images, filters, *(found if each is None else each for each in (bias, signs, plus)), found),
-            *(_from_lane(images), 0 if bias is None else bias.stride(0), pixels),
-            *(*images.shape[-2:], *size, *found.shape[-2:], *first, *apart),
-            *(channels, count, *kernel, *padding, *step),
-            *(bias is not None, rectified, signs is not None, plus is not None),
-            *(_precision(images), block, NUMBERS, wide),
-            num_warps=warps,
-            num_stages=STAGES,
-        )
+        if by_rows:
+            pixels = max(blocks.pixels, columns)
+            row_kernels.filtered[(-(-lines // (pixels // columns)), lanes, -(-count // wide))](
+                *(*tensors, *from_lanes, lines, *shapes, *options),
+                *(columns, pixels, blocks.numbers, wide),
+                **_options(blocks),
+            )
+        else:
+            pixels = lines * size[1]
+            kernels.filtered[(-(-pixels // blocks.pixels), lanes, -(-count // wide))](
+                *(*tensors, *from_lanes, pixels, *shapes, *step, *options),
+                *(blocks.pixels, blocks.numbers, wide),
+                **_options(blocks),
+            )
 
 
 def differentiated(
     images: Tensor, slopes: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, biased: bool, rectified: bool
 ) -> Tensor:
     """As `operations.differentiated`."""
-    lanes, channels, count = len(slopes), images.shape[2], slopes.shape[2]
-    pixels, rows = slopes[0].numel() // count, channels * prod(kernel) + biased
+    lanes, channels, count, size = len(slopes), images.shape[2], slopes.shape[2], slopes.shape[-2:]
+    lines, columns = slopes.shape[1] * size[0], _columns(images, size)
+    by_rows = _by_rows(images, kernel, stride, size, columns)
+    wide_kernel = prod(kernel) > MOST_PLACES
+    blocks = PATCHES_OF_GRADIENTS
+    if by_rows:
+        blocks = ROWS_OF_LARGE_KERNELS if wide_kernel else ROWS_OF_GRADIENTS
+    wide, pixels = min(blocks.filters, _power(count)), lines * size[1]
     share = min(MOST_SHARE, max(LEAST_SHARE, _power(pixels // PARTS)))
-    parts, wide = -(-pixels // share), min(FILTERS, _power(count))
-    found = torch.empty(parts, lanes, rows, count, device=slopes.device)
+    parts = -(-lines // (share // columns)) if by_rows else -(-pixels // share)
+    found = torch.empty(parts, lanes, channels * prod(kernel) + biased, count, device=slopes.device)
+    shapes = *images.shape[-2:], *size, channels, count, *kernel, *padding
+    options = biased, rectified, _precision(images)
     with _on(images):
-        kernels.differentiated[(-(-rows // NUMBERS), lanes, parts * -(-count // wide))](
-            *(images, slopes, found, _from_lane(images), pixels, share),
-            *(*images.shape[-2:], *slopes.shape[-2:]),
-            *(channels, count, *kernel, *padding, *stride),
-            *(biased, rectified, _precision(images), PIXELS_OF_GRADIENTS, NUMBERS, wide),
-            num_warps=WARPS_OF_GRADIENTS,
+        if by_rows:
+            kernel_rows, block = 1 if wide_kernel else kernel[0], max(blocks.pixels, columns)
+            in_rows = kernel[0] // kernel_rows * -(-channels // blocks.numbers)
+            row_kernels.differentiated[(in_rows, lanes, parts * -(-count // wide))](
+                *(images, slopes, found, _from_lane(images), lines, share // columns, *shapes, *options),
+                *(columns, block, blocks.numbers, wide, kernel_rows),
+                **_options(blocks),
+            )
+        else:
             # To read ahead, a GPU copies 4 numbers at a time; one at a time, it takes four times as long as not to.
-            num_stages=STAGES if channels % 4 == 0 else 1,
-        )
+            ahead = blocks if channels % 4 == 0 else blocks._replace(stages=1)
+            kernels.differentiated[(-(-found.shape[2] // blocks.numbers), lanes, parts * -(-count // wide))](
+                *(images, slopes, found, _from_lane(images), pixels, share, *shapes, *stride, *options),
+                *(blocks.pixels, blocks.numbers, wide),
+                **_options(ahead),
+            )
     return (found[0] if parts == 1 else found.sum(0)).to(slopes.dtype)
+
+
+def _by_rows(images: Tensor, kernel: Sizes, step: Sizes, size: Sizes, columns: int) -> bool:
+    """Whether `row_kernels` compute a convolution whose results have this size, in blocks of `columns` columns."""
+    narrow = kernel[1] <= MOST_KERNEL_WIDTH and columns <= min(MOST_COLUMNS, 1.5 * size[1])
+    by_tensor_cores = images.dtype == torch.bfloat16 or _precision(images) == "tf32"
+    return narrow and by_tensor_cores and images.shape[2] >= LEAST_CHANNELS and tuple(step) == (1, 1)
+
+
+def _columns(images: Tensor, size: Sizes) -> int:
+    """The least power of two that is not below the columns of the images and of results of this size.
+
+    >>> [_columns(torch.empty(1, 1, 1, 3, columns), (3, 30)) for columns in (30, 32, 33)]
+    [32, 32, 64]
+    """
+    return 1 << (max(images.shape[-1], size[1]) - 1).bit_length()
+
+
+def _options(blocks: Blocks) -> dict[str, int]:
+    """Triton's options of a launch."""
+    return {"num_warps": blocks.warps, "num_stages": blocks.stages}
 
 
 def _from_lane(images: Tensor) -> int:

@@ -25,20 +25,39 @@ ROOM = "study.engine.fused.convolution"
 
 
 INTERPRETED = """
+import sys
 import torch
 from helpers.gpu.convolutions import CASES, assert_exact, assert_nan_stays, assert_rectified
-from study.engine.fused.convolution import launch, operations
+from study.engine.fused.convolution import kernels, launch, operations, row_kernels
 
+torch.backends.cudnn.allow_tf32 = sys.argv[1] == "rows"
 operations._launch = lambda *images: launch
 operations._grouped = None  # no convolution of torch is to be used
+used = set()
+for module in (kernels, row_kernels):
+    for name in ("filtered", "differentiated"):
+        class Noted:
+            def __init__(self, module=module, name=name):
+                self.kernel, self.key = getattr(module, name), module.__name__.rpartition(".")[2] + "." + name
+            def __getitem__(self, grid):
+                used.add(self.key)
+                return self.kernel[grid]
+        setattr(module, name, Noted())
 for name, case in CASES.items():
-    print(name)
+    used.clear()
     assert_exact(case, *case.made(torch.float32, torch.device("cpu")), rounding=1e-6)
+    print(name, *sorted(used), sep="|")
 for name in ("stride", "steps beyond the kernel", "more filters than a block"):
     assert_rectified(CASES[name], *CASES[name].made(torch.float32, torch.device("cpu")), rounding=1e-6)
 assert_nan_stays()
 """
-"""Triton's interpreter runs kernels on a CPU, in processes that it was asked to from the start."""
+"""Triton's interpreter runs kernels on a CPU, in processes that it was asked to from the start. It does not round."""
+BY_ROWS = {
+    "more filters than a block",
+    "several parts",
+    *(name for name in CASES if name.startswith("rows")),
+}
+"""Cases of which tensor cores compute results and gradients of filters by rows."""
 
 
 def test_kernels_are_imported_on_gpus_alone():
@@ -56,8 +75,14 @@ def test_diverged_images_stay_so():
 
 
 @pytest.mark.slow
-def test_the_kernels_are_exact():
-    assert in_a_process("-c", INTERPRETED, TRITON_INTERPRET="1").splitlines() == list(CASES)
+@pytest.mark.parametrize("how", ["rows", "patches"])
+def test_the_kernels_are_exact(how):
+    lines = in_a_process("-c", INTERPRETED, how, TRITON_INTERPRET="1").splitlines()
+    used = {name: set(keys) for name, *keys in (line.split("|") for line in lines)}
+    assert [*used] == [*CASES]
+    by_rows = {name for name, keys in used.items() if {"row_kernels.filtered", "row_kernels.differentiated"} <= keys}
+    assert by_rows == (BY_ROWS if how == "rows" else set())
+    assert how == "rows" or not any("row_kernels" in key for keys in used.values() for key in keys)
 
 
 def in_a_process(*words: str, **variables: str) -> str:
