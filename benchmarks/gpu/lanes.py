@@ -22,18 +22,23 @@ import json
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
+from torch import Tensor
 
 from benchmarks.engine import MODELS, USUAL_BATCH_SIZES, loop_a, one_device, paper_updates, plain_rate, study_of
 from study.data.resident import Data
 from study.devices.memory import release_cached_memory
 from study.devices.placement import settle_arithmetic
+from study.devices.precision import settle
 from study.engine import timing, train
 from study.engine.arithmetic import fused
+from study.engine.fused.compiled import Compiled, as_function, inductor, traced
 from study.engine.lanes import Lanes
 from study.records import PRECISIONS, Study
 from workloads.base import Workload, build
@@ -54,13 +59,51 @@ def compiled(study: Study, workload: Workload, data: Data, lanes: int) -> tuple[
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        made = Lanes(study, workload, data, [lanes], lanes, compiled=True)
-        timing.begin(made, range(lanes))
-        made.advance(2)
+        made = begun(study, workload, data, lanes)
     took = time.perf_counter() - start
     if refused := [str(each.message) for each in seen if "not compiled" in str(each.message)]:
         return None, took, refused[0]
     return 1 / timing.step_seconds(made), took, ""
+
+
+def begun(study: Study, workload: Workload, data: Data, lanes: int) -> Lanes:
+    """Lanes with a compiled update that have made two."""
+    made = Lanes(study, workload, data, [lanes], lanes, compiled=True)
+    timing.begin(made, range(lanes))
+    made.advance(2)
+    return made
+
+
+def compile_ahead(model: str, batch_size: int, device: str, precision: str, made_up: bool) -> bool:
+    """Compile what `measured` will, if that has as many lanes as fit; whether it was. The compiler keeps it on disk.
+
+    No update is made: several processes can do so on a GPU whose memory holds the images of one.
+    """
+    study, _ = study_of(model, batch_size, "momentum", device, made_up, precision)
+    settle_arithmetic()
+    settle(precision)
+    with warnings.catch_warnings(), mock.patch.object(Compiled, "__call__", _compile_alone), suppress(_Made):
+        if not fused(study):
+            return False
+        begun(study, *loaded(json.dumps(study.workload), device), most_lanes(batch_size))
+        return False
+    return True
+
+
+class _Made(Exception):
+    """An update is compiled."""
+
+
+def _compile_alone(self: Compiled, *arguments: Tensor) -> Tensor:
+    function, held = as_function(self._stack, self._rows, self._update)
+    warnings.simplefilter("ignore")  # as `Compiled` does
+    inductor(traced(function, [*held, *arguments]), [*held, *arguments])
+    raise _Made
+
+
+def most_lanes(batch_size: int) -> int:
+    """As many lanes as are measured at a batch size."""
+    return max(1, min(TRIALS, EXAMPLES // batch_size))
 
 
 @lru_cache(maxsize=1)
@@ -87,7 +130,7 @@ def measured(
     if not lanes_alone:
         row["b"] = plain_rate(device, SECONDS, 0, study)
     workload, data = loaded(json.dumps(study.workload), device)
-    most = max(1, min(TRIALS, EXAMPLES // batch_size))
+    most = most_lanes(batch_size)
     cost = train.measure(study, workload, data, most, most if lanes_alone else None)
     row |= {"lanes": cost.lanes, "c": 1 / cost.step}
     release_cached_memory()
