@@ -1,5 +1,6 @@
 """Apply a function to many items in several processes."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -9,6 +10,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 MOST = 4
 """The most processes; each needs about 200 MB for the libraries."""
+
+# From a thread of joblib, which then starts another process. An error would end that thread, and all would wait.
+warnings.filterwarnings("ignore", "A worker stopped while some jobs were given to the executor", UserWarning)
 
 
 def spread(function: Callable[[Item], Result], items: Sequence[Item], if_at_least: int, size: int) -> list[Result]:
