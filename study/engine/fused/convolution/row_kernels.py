@@ -134,8 +134,8 @@ def differentiated(
         sums = after
     for number in tl.static_range(KERNEL_ROWS * kernel_width):
         k = (down * kernel_width + number) * C + c
-        there = ((c < C) & (down + number // kernel_width < kernel_height))[:, None] & (o < O)[None, :]
+        there = ((c < C) & (k < K))[:, None] & (o < O)[None, :]
         tl.store(gradients + k[:, None] * O + o[None, :], sums[number], mask=there)
-    if biased:
-        tl.store(gradients + K * O + o, tl.sum(of_biases, 0), mask=(o < O) & (tl.program_id(0) == 0))
+    if biased:  # by the first program, whose number is 0
+        tl.store(gradients + K * O + o, tl.sum(of_biases, 0), mask=o + tl.program_id(0) * O < O)
 # fmt: on
