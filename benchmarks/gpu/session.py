@@ -130,8 +130,8 @@ class Session:
             tasks = [pool.apply_async(lanes.compile_ahead, (*each, self.device, "tf32", True)) for each in asked]
             for task, (model, size) in zip(tasks, asked, strict=True):
                 try:
-                    done, why = task.get(max(0.0, end - time.monotonic())), "nothing asked for it"
-                except Exception as error:  # it will be compiled when it is measured, or say why not
+                    done, why = task.get(max(0.0, end - time.monotonic())), "its update is not one that is compiled"
+                except Exception as error:  # of a compiler, or no time is left: `measured` compiles it then
                     done, why = False, f"{type(error).__name__} {error}"
                 if not done:
                     print(f"{model} at B = {size} is not compiled ahead: {why}"[:200])

@@ -28,7 +28,7 @@ def filtered(
     rows: tl.constexpr, columns: tl.constexpr,  # that are computed
     all_rows: tl.constexpr, all_columns: tl.constexpr,
     first_row: tl.constexpr, first_column: tl.constexpr, apart_rows: tl.constexpr, apart_columns: tl.constexpr,
-    C: tl.constexpr, O: tl.constexpr,  # noqa: E741
+    C: tl.constexpr, O: tl.constexpr,
     kernel_height: tl.constexpr, kernel_width: tl.constexpr, pad_height: tl.constexpr, pad_width: tl.constexpr,
     step_height: tl.constexpr, step_width: tl.constexpr,  # in the images, from one computed row to the next
     biased: tl.constexpr, rectified: tl.constexpr, masked: tl.constexpr, added: tl.constexpr,
@@ -90,7 +90,7 @@ def differentiated(
     share: tl.constexpr,  # of the pixels in a part
     height: tl.constexpr, width: tl.constexpr,
     rows: tl.constexpr, columns: tl.constexpr,
-    C: tl.constexpr, O: tl.constexpr,  # noqa: E741
+    C: tl.constexpr, O: tl.constexpr,
     kernel_height: tl.constexpr, kernel_width: tl.constexpr,
     pad_height: tl.constexpr, pad_width: tl.constexpr,
     step_height: tl.constexpr, step_width: tl.constexpr,

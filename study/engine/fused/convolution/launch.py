@@ -1,7 +1,7 @@
 """Launches the Triton kernels of this room: the sizes of their blocks, and the numbers that they take.
 
-The sizes are the fastest of up to ten of each kind on an H200 with TF32, over the layers of ResNet-8 and the Simple CNN
-(see `benchmarks.gpu.convolutions`). Shapes as in `study.engine.fused.convolution.operations`.
+One size of each kind serves all layers. Of about ten on an H200 with TF32, over the layers of ResNet-8 and the Simple
+CNN, it is the fastest or near it (docs/speed.md). Shapes as in `study.engine.fused.convolution.operations`.
 """
 
 from contextlib import nullcontext
@@ -32,12 +32,12 @@ class Blocks(NamedTuple):
     stages: int
 
 
-PATCHES = Blocks(128, 4, 32, 64, stages=1)
-ROWS = Blocks(64, 2, 16, 32, stages=2)
-PATCHES_OF_GRADIENTS = Blocks(64, 4, 32, 64, stages=3)
-ROWS_OF_GRADIENTS = Blocks(32, 2, 16, 32, stages=2)
+PATCHES, PATCHES_OF_GRADIENTS = Blocks(128, 4, 32, 64, stages=1), Blocks(64, 4, 32, 64, stages=3)
+"""Of `kernels`: of results and gradients of images, and of gradients of filters."""
+ROWS, ROWS_OF_GRADIENTS = Blocks(64, 2, 16, 32, stages=2), Blocks(32, 2, 16, 32, stages=2)
+"""The same of `row_kernels`."""
 ROWS_OF_LARGE_KERNELS = Blocks(32, 2, 32, 32, stages=1)
-"""Of gradients, where a kernel has more than MOST_PLACES: a block has one of its rows, and else all."""
+"""Of gradients of filters where a kernel has more than MOST_PLACES. A block has one of its rows then, and else all."""
 MOST_PLACES = 9
 LEAST_CHANNELS, MOST_KERNEL_WIDTH, MOST_COLUMNS = 16, 5, 64
 """Where rows are read once (`row_kernels`), on tensor cores. With wider kernels, the sums of a block do not fit in

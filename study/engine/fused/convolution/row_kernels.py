@@ -2,8 +2,8 @@
 
 `kernels` reads the images once for each of the places of a kernel, 9 of 3 x 3, and that decides how long it takes. Here
 a block is some whole rows of the results. For each row of the kernel, it multiplies the same pixels by the filters of
-each column of the kernel, and shifts the sums by pixels: a third of the numbers are read. That takes the tensor cores
-well filled, so the images have 16 channels or more, and steps of one pixel.
+each column of the kernel, and shifts the sums by pixels: a third of the numbers are read. Steps are of one pixel, and
+the images have 16 channels or more, because tensor cores multiply blocks of no fewer.
 
 Shapes as in `kernels`. A block has PIXELS places in PIXELS / COLUMNS rows. COLUMNS is the least power of two that is
 not below the columns of images and results: the places behind these are 0.
@@ -24,7 +24,7 @@ def filtered(
     height: tl.constexpr, width: tl.constexpr,
     rows: tl.constexpr, columns: tl.constexpr, all_rows: tl.constexpr, all_columns: tl.constexpr,
     first_row: tl.constexpr, first_column: tl.constexpr, apart_rows: tl.constexpr, apart_columns: tl.constexpr,
-    C: tl.constexpr, O: tl.constexpr,  # noqa: E741
+    C: tl.constexpr, O: tl.constexpr,
     kernel_height: tl.constexpr, kernel_width: tl.constexpr, pad_height: tl.constexpr, pad_width: tl.constexpr,
     biased: tl.constexpr, rectified: tl.constexpr, masked: tl.constexpr, added: tl.constexpr, precision: tl.constexpr,
     COLUMNS: tl.constexpr, PIXELS: tl.constexpr, NUMBERS: tl.constexpr, FILTERS: tl.constexpr,
@@ -97,7 +97,7 @@ def differentiated(
     images, slopes, gradients, from_lane,  # as in `kernels.differentiated`
     lines, share: tl.constexpr,  # rows of the results of one lane, and in a part
     height: tl.constexpr, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
-    C: tl.constexpr, O: tl.constexpr,  # noqa: E741
+    C: tl.constexpr, O: tl.constexpr,
     kernel_height: tl.constexpr, kernel_width: tl.constexpr, pad_height: tl.constexpr, pad_width: tl.constexpr,
     biased: tl.constexpr, rectified: tl.constexpr, precision: tl.constexpr,
     COLUMNS: tl.constexpr, PIXELS: tl.constexpr, NUMBERS: tl.constexpr, FILTERS: tl.constexpr,

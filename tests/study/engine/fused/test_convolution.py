@@ -57,7 +57,7 @@ BY_ROWS = {
     "several parts",
     *(name for name in CASES if name.startswith("rows")),
 }
-"""Cases of which tensor cores compute results and gradients of filters by rows."""
+"""Where tensor cores are used, these cases compute their results and gradients of filters by rows."""
 
 
 def test_kernels_are_imported_on_gpus_alone():
