@@ -41,7 +41,7 @@ NUMERICS_VERSION = 4
 """Increase it with every change that alters the numbers that a trial produces."""
 
 PLAIN, COMMAND = "plain", "command"
-ARITHMETICS = ("linear_blocks", "linear_chain", "vmap", PLAIN, COMMAND)
+ARITHMETICS = ("linear_blocks_onednn", "linear_blocks", "linear_chain_onednn", "linear_chain", "vmap", PLAIN, COMMAND)
 """The keys of the table in `study.engine.arithmetic`, which imports this file."""
 PRECISIONS = ("fp32", "tf32", "bf16")
 """See `study.devices.precision`, which imports torch."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from study.engine.fused import linear_blocks, linear_chain, vmapped
+from study.engine.fused import linear_blocks, linear_chain, onednn, vmapped
 from study.engine.fused.layout import is_watched
 from study.engine.fused.stack import Stack
 from study.optimizers.per_parameter import Treatments
@@ -21,8 +21,8 @@ class Arithmetic:
 
     Attributes:
         can: (model, study) -> whether it computes the study correctly, given that the study is `fusible`.
-        pays: (model, study, device) -> whether `engine=auto` uses it. A rule of model, batch size and kind of device,
-            never of the clock, because the choice determines the last bits of a curve.
+        pays: (model, study, device) -> whether `engine=auto` uses it. A rule of model, batch size and kind of device or
+            processor, never of the clock, because the choice determines the last bits of a curve.
         stack: (model, study, rows, treatments of its parameters, frozen parameters that differ between trials) -> a
             stack with one row per trial; None: trials train one at a time.
         checked_examples: examples that each row sees before stack heights are compared. Steps with few examples take
@@ -36,7 +36,9 @@ class Arithmetic:
 
 
 ARITHMETICS = {
+    "linear_blocks_onednn": Arithmetic(linear_blocks.can, onednn.blocks_pay, onednn.blocks, checked_examples=64),
     "linear_blocks": Arithmetic(linear_blocks.can, linear_blocks.pays, linear_blocks.stack, checked_examples=64),
+    "linear_chain_onednn": Arithmetic(onednn.can_chain, onednn.chain_pays, onednn.chain, checked_examples=64),
     "linear_chain": Arithmetic(linear_chain.can, linear_chain.pays, linear_chain.stack, checked_examples=64),
     "vmap": Arithmetic(vmapped.can, vmapped.pays, vmapped.stack),
     "plain": Arithmetic(can=lambda *_: True, pays=lambda *_: True, stack=None),

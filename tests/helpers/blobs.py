@@ -59,6 +59,8 @@ WORKLOADS = {
     "plain": Blobs(images=True, normed=True),
     "linear_chain": Blobs(),
     "linear_blocks": Blobs(),
+    "linear_chain_onednn": Blobs(),
+    "linear_blocks_onednn": Blobs(),
     "vmap": Blobs(images=True),
 }
 """Of each arithmetic."""

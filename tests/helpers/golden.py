@@ -39,6 +39,7 @@ CURE = (
 
 SOFTMAX = {"_target_": "workloads.fully_connected.FullyConnected", "dataset": "mnist", "widths": []}
 MLP = SOFTMAX | {"widths": [32, 16]}
+WIDE = SOFTMAX | {"widths": [128]}
 CNN = {"_target_": "workloads.simple_cnn.SimpleCNN", "dataset": "mnist", "size": "narrow"}
 RESNET = {"_target_": "workloads.resnet_cifar.ResNetCifar", "dataset": "cifar10"}
 GHOSTS = {
@@ -88,6 +89,8 @@ CASES = {
     "softmax plain": Case(SOFTMAX, "plain", 0.0005),
     "mlp linear_chain": Case(MLP, "linear_chain", 0.01),
     "mlp linear_blocks": Case(MLP, "linear_blocks", 0.01),
+    "mlp linear_blocks_onednn": Case(MLP, "linear_blocks_onednn", 0.01),
+    "wide linear_chain_onednn": Case(WIDE, "linear_chain_onednn", 0.01, batch_size=32),
     "mlp plain": Case(MLP, "plain", 0.01),
     "mlp linear_chain decay": Case(
         MLP, "linear_chain", 0.05, schedule="linear_decay", hyperparameters={"momentum": 0.5, **DECAY}

@@ -94,6 +94,8 @@ class LinearBlocks(Stack):
     """
 
     replayable = False
+    form_of = LinearChain
+    """How the layers are computed."""
 
     def __init__(
         self,
@@ -103,7 +105,7 @@ class LinearBlocks(Stack):
         batch_size: int,
         special: Treatments = ALL_USUAL,
     ) -> None:
-        super().__init__(template, optimizer, lanes, LinearChain)
+        super().__init__(template, optimizer, lanes, self.form_of)
         self.batch_size, self.period = batch_size, BLOCK // batch_size
         first, tensors = first_linear(template), 1 + len(self.state)
         assert first is not None
@@ -112,7 +114,7 @@ class LinearBlocks(Stack):
         combined = nn.Sequential(stand_in, *layers[layers.index(first) + 1 :])
         each = [special.get(name, USUAL) for name, _ in template.named_parameters()]
         treated = zip(dict(combined.named_parameters()), [each[0], *each], strict=True)  # mix as the first weight
-        self.combined = Stack(combined, optimizer, lanes, LinearChain, special=dict(treated))
+        self.combined = Stack(combined, optimizer, lanes, self.form_of, special=dict(treated))
         """The stack that steps update, with a `Combination` in place of the first layer."""
         weight, bias, *_ = self.layout.columns
         coordinates, mix, bias_now, *_ = self.combined.layout.columns
@@ -170,9 +172,9 @@ class LinearBlocks(Stack):
         x[: len(inputs)] = inputs.flatten(1)
         x[len(inputs) :] = 0  # products have a fixed size; zeros add nothing
         _, products, *made = self.known[row, :, : sum(self.widths)].split(self.widths, dim=1)
-        torch.mm(x, x.mT, out=products)
+        self._multiply(x, x, products)
         for number, (part, outputs) in enumerate(zip(self.parts, made, strict=True)):
-            torch.mm(x, part.matrix[row].mT, out=outputs)
+            self._multiply(x, part.matrix[row], outputs)
             part.mix[row] = 0
             part.mix[row, number] = 1
             part.coordinates[row] = 0
@@ -184,11 +186,20 @@ class LinearBlocks(Stack):
         mixes = [part.mix[row].tolist() for part in self.parts]
         others = [self._others(row, number, mix) for number, mix in enumerate(mixes)]  # before any is overwritten
         for number, part in enumerate(self.parts):
-            matrix = part.matrix[row].addmm_(part.coordinates[row], self.examples[row], beta=mixes[number][number])
+            matrix = part.matrix[row]
+            self._combine(matrix, mixes[number][number], part.coordinates[row], self.examples[row])
             for other in others[number]:
                 matrix += other
             part.rest[row] = part.rest_now[row]
         self.place[row] = self.length[row] = 0
+
+    def _multiply(self, x: Tensor, y: Tensor, out: Tensor) -> None:
+        """Write x y^T into `out`."""
+        torch.mm(x, y.mT, out=out)
+
+    def _combine(self, matrix: Tensor, share: float, coordinates: Tensor, examples: Tensor) -> None:
+        """Replace a matrix by its share plus A X."""
+        matrix.addmm_(coordinates, examples, beta=share)
 
     def _others(self, row: int, number: int, mix: Sequence[float]) -> list[Tensor]:
         """The terms mix_i * matrix_i that matrix `number` takes from the others, where not zero."""

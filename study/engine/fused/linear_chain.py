@@ -57,6 +57,53 @@ def stack(template: nn.Module, study: Study, rows: int, special: Treatments, apa
     return Stack(template, study.algorithm, rows, LinearChain, study.averages, special, half=study.precision == "bf16")
 
 
+class _Layer(Protocol):
+    def forward(self, x: Tensor, keys: Tensor | None) -> Tensor:
+        """Outputs [l, B, ...]; stores what `backward` needs. `keys` [l, layers]; None: evaluation, without dropout."""
+        ...
+
+    def backward(self, dy: Tensor) -> Tensor:
+        """The gradient of the latest inputs, given the gradient of the outputs."""
+        ...
+
+
+class Linear:
+    """One linear layer of every lane. `own`: name -> parameter [l, *shape]; `gradients`: name -> view into which its
+    gradient is written."""
+
+    def __init__(self, own: Mapping[str, Tensor]) -> None:
+        self.weight, self.gradients = own["weight"], dict[str, Tensor]()
+        self.transposed, self.bias = self.weight.mT, own["bias"].unsqueeze(1)
+
+    def forward(self, x: Tensor, keys: Tensor | None) -> Tensor:
+        self.x = x
+        return torch.baddbmm(self.bias, x, self.transposed)
+
+    def backward(self, dy: Tensor) -> Tensor:
+        self.write_gradients(dy)
+        return torch.bmm(dy, self.weight)
+
+    def write_gradients(self, dy: Tensor) -> None:
+        torch.bmm(dy.mT, self.x, out=self.gradients["weight"])
+        torch.sum(dy, dim=1, out=self.gradients["bias"])
+
+
+class _Half(Linear):
+    """The same with products in bfloat16, as under autocast: the weights are rounded at each step."""
+
+    def forward(self, x: Tensor, keys: Tensor | None) -> Tensor:
+        self.x, self.rounded = x.bfloat16(), self.weight.bfloat16()
+        return torch.baddbmm(self.bias.bfloat16(), self.x, self.rounded.mT)
+
+    def backward(self, dy: Tensor) -> Tensor:
+        self.write_gradients(dy)
+        return torch.bmm(dy, self.rounded)
+
+    def write_gradients(self, dy: Tensor) -> None:
+        self.gradients["weight"].copy_(torch.bmm(dy.mT, self.x))
+        torch.sum(dy, dim=1, dtype=torch.float32, out=self.gradients["bias"])
+
+
 class LinearChain:
     """Linear layers as batched matrix products, with one buffer for the gradients of all parameters.
 
@@ -67,6 +114,7 @@ class LinearChain:
     """
 
     columns = (slice(None),)
+    layer = Linear
 
     @staticmethod
     def predicts_alone(device: torch.device) -> bool:
@@ -76,14 +124,13 @@ class LinearChain:
         self.weights, self.layout = weights, layout
         parameters = layout.views(weights)
         self.layers: list[_Layer] = []
-        self.linear: dict[str, _Linear] = {}
+        self.linear: dict[str, Linear] = {}
         dropouts = 0
         for name, layer in template.named_children():
             if isinstance(layer, nn.Linear | Combination):
                 own = {key: parameters[f"{name}.{key}"] for key in layer._parameters}
-                self.linear[name] = (
-                    _Combination(own) if isinstance(layer, Combination) else (_Half if half else _Linear)(own)
-                )
+                kind = _Combination if isinstance(layer, Combination) else _Half if half else self.layer
+                self.linear[name] = kind(own)
                 self.layers.append(self.linear[name])
             elif isinstance(layer, Dropout):
                 self.layers.append(_Dropout(layer.p, dropouts))
@@ -125,53 +172,6 @@ class LinearChain:
         return gradients
 
 
-class _Layer(Protocol):
-    def forward(self, x: Tensor, keys: Tensor | None) -> Tensor:
-        """Outputs [l, B, ...]; stores what `backward` needs. `keys` [l, layers]; None: evaluation, without dropout."""
-        ...
-
-    def backward(self, dy: Tensor) -> Tensor:
-        """The gradient of the latest inputs, given the gradient of the outputs."""
-        ...
-
-
-class _Linear:
-    """One linear layer of every lane. `own`: name -> parameter [l, *shape]; `gradients`: name -> view into which its
-    gradient is written."""
-
-    def __init__(self, own: Mapping[str, Tensor]) -> None:
-        self.weight, self.gradients = own["weight"], dict[str, Tensor]()
-        self.transposed, self.bias = self.weight.mT, own["bias"].unsqueeze(1)
-
-    def forward(self, x: Tensor, keys: Tensor | None) -> Tensor:
-        self.x = x
-        return torch.baddbmm(self.bias, x, self.transposed)
-
-    def backward(self, dy: Tensor) -> Tensor:
-        self.write_gradients(dy)
-        return torch.bmm(dy, self.weight)
-
-    def write_gradients(self, dy: Tensor) -> None:
-        torch.bmm(dy.mT, self.x, out=self.gradients["weight"])
-        torch.sum(dy, dim=1, out=self.gradients["bias"])
-
-
-class _Half(_Linear):
-    """The same with products in bfloat16, as under autocast: the weights are rounded at each step."""
-
-    def forward(self, x: Tensor, keys: Tensor | None) -> Tensor:
-        self.x, self.rounded = x.bfloat16(), self.weight.bfloat16()
-        return torch.baddbmm(self.bias.bfloat16(), self.x, self.rounded.mT)
-
-    def backward(self, dy: Tensor) -> Tensor:
-        self.write_gradients(dy)
-        return torch.bmm(dy, self.rounded)
-
-    def write_gradients(self, dy: Tensor) -> None:
-        self.gradients["weight"].copy_(torch.bmm(dy.mT, self.x))
-        torch.sum(dy, dim=1, dtype=torch.float32, out=self.gradients["bias"])
-
-
 class Combination(nn.Module):
     """A linear layer whose weight is `mix` [S] times S known matrices plus `weight` [H, n] times n known inputs.
 
@@ -187,7 +187,7 @@ class Combination(nn.Module):
         self.bias = bias
 
 
-class _Combination(_Linear):
+class _Combination(Linear):
     """One `Combination` of every lane."""
 
     def __init__(self, own: Mapping[str, Tensor]) -> None:

@@ -245,10 +245,11 @@ def test_a_study_begun_with_lanes_is_not_gone_on_with_on_several_devices(tmp_pat
     [job] = preflight.settle(parse_jobs(small))
     store.open_study(tmp_path, job.study, {"device": "cpu"})
     for asked in (["engine.devices=2"], ["engine.data_memory=0"]):
-        with pytest.raises(UsageError, match=r"was begun with fused lanes \(linear_chain\)"):
+        with pytest.raises(UsageError, match=r"was begun with fused lanes \(linear_chain"):
             preflight.settle(parse_jobs([*small, *asked]))
         [other] = preflight.settle(parse_jobs([*small[:2], *asked, f"results={tmp_path / 'other'}"]))
-        assert (job.study.arithmetic, other.study.arithmetic) == ("linear_chain", "plain")
+        assert job.study.arithmetic.startswith("linear_chain")
+        assert other.study.arithmetic == "plain"
 
 
 @pytest.mark.parametrize(

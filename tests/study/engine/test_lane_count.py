@@ -16,7 +16,7 @@ from torch import nn
 from study import records
 from study.data.resident import Data
 from study.engine import arithmetic, can_fuse, lane_count, lanes, timing, train
-from study.engine.fused import stack
+from study.engine.fused import onednn, stack
 from study.schedules import SCHEDULES
 from study.settings import Budget, Evaluation
 from study.space import Dimension
@@ -199,7 +199,8 @@ FOUR, EIGHT = {"batch_size": 4}, {"batch_size": 8}
         *((model, {"batch_size": 64}, "cpu", "plain") for model in (HOOKED, CLIPPED, REPLACED, WATCHED, TOLD)),
     ],
 )
-def test_the_rule_of_arithmetic(make_study, model, fields, device, how):
+def test_the_rule_of_arithmetic(make_study, monkeypatch, model, fields, device, how):
+    monkeypatch.setattr(onednn, "faster", lambda: False)  # test_onednn has the other rows
     assert arithmetic.candidates(model, make_study(**fields), device)[0] == how
 
 

@@ -12,13 +12,20 @@ from helpers.fused import CASES, FUSING, STEPS, Flat, Queue, admitted, each_once
 from analysis.counting import Goal
 from study.data.resident import Data
 from study.engine import lanes, timing
-from study.engine.fused import stack, vmapped
+from study.engine.fused import onednn, stack, vmapped
 from study.optimizers import OPTIMIZERS
 from study.schedules import SCHEDULES
 from workloads.base import Splits
 
 ALWAYS = [("momentum", "linear_blocks"), ("adam", "vmap"), ("lamb", "linear_chain"), ("soap", "linear_chain")]
+BY_ONEDNN = [("momentum", "linear_blocks_onednn"), ("momentum", "linear_chain_onednn")]
 TOLERANCE = 1e-4  # relative, of every measured error after STEPS updates, across arithmetics
+
+
+@pytest.fixture(autouse=True)
+def all_products_by_onednn(monkeypatch):
+    """Those of the models here are small."""
+    monkeypatch.setattr(onednn, "LEAST", 0)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +42,7 @@ TOLERANCE = 1e-4  # relative, of every measured error after STEPS updates, acros
             8,
         ),
         *partly((("momentum", schedule, "linear_blocks") for schedule in SCHEDULES), 2),
+        *((optimizer, "linear_decay", how) for optimizer, how in [*BY_ONEDNN, ("adam", "linear_chain_onednn")]),
     ],
 )
 def test_a_lane_equals_the_serial_engine(question, optimizer, schedule, how):
@@ -48,6 +56,7 @@ def test_a_lane_equals_the_serial_engine(question, optimizer, schedule, how):
     # One of each kind: in place, by the fused kernel, by norms of layers, and by products and factors of matrices.
     [
         *partly(ALWAYS, 2, 1),
+        *BY_ONEDNN,
         *seldom((name, how) for name in FUSING for how in fusing(name) if (name, how) not in ALWAYS),
     ],
 )
