@@ -71,7 +71,7 @@ class MetricLog:
             return
         whole = content if ended else content[: content.rfind(b"\n") + 1]
         self._offset += len(whole)
-        for line in whole.decode(errors="replace").removesuffix("\n").split("\n"):
+        for line in whole.decode(errors="replace").removesuffix("\n").split("\n") if whole else ():
             self._number += 1
             if line.strip():
                 self._add(line)

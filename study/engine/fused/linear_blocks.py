@@ -183,13 +183,8 @@ class LinearBlocks(Stack):
     def settle(self, row: int) -> None:
         if not self.pending(row):
             return
-        mixes = [part.mix[row].tolist() for part in self.parts]
-        others = [self._others(row, number, mix) for number, mix in enumerate(mixes)]  # before any is overwritten
-        for number, part in enumerate(self.parts):
-            matrix = part.matrix[row]
-            self._combine(matrix, mixes[number][number], part.coordinates[row], self.examples[row])
-            for other in others[number]:
-                matrix += other
+        self._combine(row, [part.mix[row].tolist() for part in self.parts])
+        for part in self.parts:
             part.rest[row] = part.rest_now[row]
         self.place[row] = self.length[row] = 0
 
@@ -197,9 +192,13 @@ class LinearBlocks(Stack):
         """Write x y^T into `out`."""
         torch.mm(x, y.mT, out=out)
 
-    def _combine(self, matrix: Tensor, share: float, coordinates: Tensor, examples: Tensor) -> None:
-        """Replace a matrix by its share plus A X."""
-        matrix.addmm_(coordinates, examples, beta=share)
+    def _combine(self, row: int, mixes: Sequence[Sequence[float]]) -> None:
+        """Replace each matrix of a row by its mix of all plus A X."""
+        others = [self._others(row, number, mix) for number, mix in enumerate(mixes)]  # before any is overwritten
+        for number, part in enumerate(self.parts):
+            matrix = part.matrix[row].addmm_(part.coordinates[row], self.examples[row], beta=mixes[number][number])
+            for other in others[number]:
+                matrix += other
 
     def _others(self, row: int, number: int, mix: Sequence[float]) -> list[Tensor]:
         """The terms mix_i * matrix_i that matrix `number` takes from the others, where not zero."""

@@ -7,7 +7,7 @@ part of torch, is up to 2.2 times as fast (see docs/speed.md). torch offers its 
 Shapes: as in `linear_chain` and `linear_blocks`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -129,5 +129,14 @@ class OneDnnBlocks(LinearBlocks):
     def _multiply(self, x: Tensor, y: Tensor, out: Tensor) -> None:
         out.copy_(product(x, y))
 
-    def _combine(self, matrix: Tensor, share: float, coordinates: Tensor, examples: Tensor) -> None:
-        matrix.mul_(share).add_(product(coordinates, examples.mT))
+    def _combine(self, row: int, mixes: Sequence[Sequence[float]]) -> None:
+        coordinates = torch.cat([part.coordinates[row] for part in self.parts])
+        sums = product(coordinates, self.examples[row].mT).chunk(len(self.parts))
+        now = [part.matrix[row] for part in self.parts]
+        later = [any(mix[number] for mix in mixes[number + 1 :]) for number in range(len(now))]
+        then = [matrix.clone() if needed else matrix for matrix, needed in zip(now, later, strict=True)]
+        for number, (matrix, mix) in enumerate(zip(now, mixes, strict=True)):
+            torch.add(sums[number], then[number], alpha=mix[number], out=matrix)
+            for other, share in enumerate(mix):
+                if share and other != number:
+                    matrix.add_(then[other], alpha=share)
