@@ -5,7 +5,9 @@
 The obvious script is Optuna's `study.optimize` around a `DataLoader` loop: one trial at a time, default threads, with
 the same trials, initialisations, order of examples, evaluation grid and stopping at the goal as this project's sweep.
 The workload is an MLP 784-128-10 on MNIST, trained for at most two epochs to 5 % error. A second sweep also stops
-trials that fall behind (`stopping=race`), which finds the same steps. Both end evaluations that miss the goal.
+trials that fall behind (`stopping=race`), which finds the same steps. Both end evaluations that miss the goal. A sweep
+trains all batch sizes, from the check of its settings to the end of its workers; its start ends with the first step.
+Those of single batch sizes are the mean seconds of a worker.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import optuna
 import torch
@@ -28,12 +30,13 @@ from torch.utils.data import DataLoader, TensorDataset
 from analysis.load import load_study
 from analysis.tables import steps_to_result
 from benchmarks.engine import one_device, tensors_of
+from study import store
 from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.data.order import Batches
 from study.devices.machine import processor
 from study.records import Study
-from study.run import SearchRun, run
+from study.run import SearchRun, run_all
 from study.search.tuner import point
 from study.space import values
 from study.workers.pool import Workers
@@ -84,13 +87,29 @@ def obvious_script(study: Study, device: str) -> float:
     return min(t.value for t in search.trials if t.value is not None)
 
 
-def sweep_seconds(study: Study, results: Path, workers: Workers) -> tuple[float, float]:
-    """(seconds, fewest steps to the goal) of this project's search; infinite steps if it was not reached."""
-    start = time.perf_counter()
-    run(SearchRun(study, results), workers, lambda search, tuner, curve: None)
-    seconds = time.perf_counter() - start
-    [path] = results.glob(f"studies/*/*/{study.batch_size}")
-    return seconds, steps_to_result.row(load_study(path))["steps_to_result"] or math.inf
+class Sweep(NamedTuple):
+    """Of this project: seconds of the whole, of its start and of each batch size, and steps-to-result of the latter."""
+
+    whole: float
+    start: float
+    seconds: list[float]
+    steps: list[float]
+
+
+def sweep(overrides: Sequence[str], results: Path) -> tuple[list[Study], Sweep]:
+    """Settle and train a sweep as `study sweep` does; steps are infinite where the goal was not reached."""
+    begin = time.perf_counter()
+    jobs = preflight.settle(parse_jobs([*overrides, f"results={results}"]))
+    with Workers(jobs[0].placement) as workers:
+        workers.measure([job.study for job in jobs])
+        start = time.perf_counter() - begin  # the start of processes and the timing of lanes count, too
+        run_all([[SearchRun(job.study, job.results)] for job in jobs], workers, lambda search, tuner, curve: None)
+        count = workers.count
+    whole = time.perf_counter() - begin
+    folders = [store.study_folder(job.results, job.study) for job in jobs]
+    seconds = [sum(sum(curve.seconds.values()) for curve in store.load(folder)) / count for folder in folders]
+    steps = [steps_to_result.row(load_study(folder))["steps_to_result"] or math.inf for folder in folders]
+    return [job.study for job in jobs], Sweep(whole, start, seconds, steps)
 
 
 def main() -> None:
@@ -102,48 +121,37 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     device = one_device(options.device)
-    search = [f"search.trials={options.trials}", f"search.max_launches={options.trials}"]  # no trials but the script's
-    search += [f"batch_size={options.batch_sizes}", f"engine.device={device}"]
-    rows: list[dict[str, Any]] = []
+    asked = [*MODEL, *QUESTION, *SHORT, f"batch_size={options.batch_sizes}", f"engine.device={device}"]
+    asked += [f"search.trials={options.trials}", f"search.max_launches={options.trials}"]  # no trials but the script's
     with tempfile.TemporaryDirectory() as folder:
+        found = [sweep([*asked, f"stopping={stopping}"], Path(folder, stopping)) for stopping in STOPPING]
+    (studies, goal), (_, race) = found
+    print("batch   script s   goal s   ratio   race s   ratio   S script   S goal   S race   within a point")
+    rows: list[dict[str, Any]] = []
+    for number, study in enumerate(studies):
         begin = time.perf_counter()
-        jobs = {
-            stopping: preflight.settle(
-                parse_jobs([*MODEL, *QUESTION, *SHORT, *search, f"stopping={stopping}", f"results={folder}/{stopping}"])
-            )
-            for stopping in STOPPING
-        }
-        with Workers(jobs["goal"][0].placement) as workers:
-            workers.measure([job.study for job in jobs["goal"]])
-            start = time.perf_counter() - begin  # the start of processes and the timing of lanes count, too
-            print("batch   script s   goal s   ratio   race s   ratio   S script   S goal   S race   within a point")
-            for asked in zip(*jobs.values(), strict=True):
-                study = asked[0].study
-                found = {job.study.stopping: sweep_seconds(job.study, job.results, workers) for job in asked}
-                begin = time.perf_counter()
-                expected = obvious_script(study, device)
-                script = time.perf_counter() - begin
-                grid = [*study.evaluation_steps, math.inf]
-                near = all(abs(grid.index(steps) - grid.index(expected)) <= 1 for _, steps in found.values())
-                (goal, by_goal), (race, by_race) = found.values()
-                seconds = {"script": script, "goal": goal, "race": race}
-                rows.append({"batch_size": study.batch_size, **seconds, "near": near})
-                print(
-                    f"{study.batch_size:5} {script:10.1f} {goal:8.1f} {script / goal:7.1f} {race:8.1f} "
-                    f"{script / race:7.1f} {expected:10} {by_goal:8} {by_race:8}   {near}",
-                    flush=True,
-                )
-    _sum_up(rows, start, options.trials, options.json)
+        expected = obvious_script(study, device)
+        script = time.perf_counter() - begin
+        grid = [*study.evaluation_steps, math.inf]
+        steps = [each.steps[number] for each in (goal, race)]
+        near = all(abs(grid.index(each) - grid.index(expected)) <= 1 for each in steps)
+        seconds = {"script": script, "goal": goal.seconds[number], "race": race.seconds[number]}
+        rows.append({"batch_size": study.batch_size, **seconds, "near": near})
+        print(f"{study.batch_size:5} {_line(seconds)} {expected:10} {steps[0]:8} {steps[1]:8}   {near}", flush=True)
+    _sum_up(rows, goal, race, options.trials, options.json)
 
 
-def _sum_up(rows: Sequence[Mapping[str, Any]], start: float, trials: int, file: Path | None) -> None:
-    """Print the sums over batch sizes; write all to a file if one is given."""
-    whole = {
-        name: sum(row[name] for row in rows) + (0 if name == "script" else start) for name in ("script", *STOPPING)
-    }
-    goal, race = (whole["script"] / whole[name] for name in STOPPING)
-    print(f"start {'':10} {start:8.1f} {'':7} {start:8.1f}")
-    print(f"whole {whole['script']:10.1f} {whole['goal']:8.1f} {goal:7.1f} {whole['race']:8.1f} {race:7.1f}")
+def _line(seconds: Mapping[str, float]) -> str:
+    script, goal, race = seconds.values()
+    return f"{script:10.1f} {goal:8.1f} {script / goal:7.1f} {race:8.1f} {script / race:7.1f}"
+
+
+def _sum_up(rows: Sequence[Mapping[str, Any]], goal: Sweep, race: Sweep, trials: int, file: Path | None) -> None:
+    """Print the whole; write all to a file if one is given."""
+    whole = {"script": sum(row["script"] for row in rows), "goal": goal.whole, "race": race.whole}
+    start = {"goal": goal.start, "race": race.start}
+    print(f"start {'':10} {goal.start:8.1f} {'':7} {race.start:8.1f}")
+    print(f"whole {_line(whole)}")
     if file:
         machine = {"processor": processor(), "torch": torch.__version__, "platform": platform.platform()}
         made = {"machine": machine, "trials": trials, "start": start, "rows": rows, "whole": whole}

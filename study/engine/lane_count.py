@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import TypeVar
 
 import torch
@@ -31,6 +32,8 @@ from workloads.base import Workload
 T = TypeVar("T")
 
 HEIGHTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+BETWEEN = (6, 12, 24, 48)
+"""More heights for long studies: fewer rows are empty while trials end, and one may fit the number of trials better."""
 
 REFERENCE = 4
 """The stack height that defines the bits of a study; every higher stack tried so far agreed with it."""
@@ -51,26 +54,37 @@ WORTH = 1.04
 """A lower stack, which needs less memory, is preferred if it takes at most this many times as long as the fastest."""
 
 GIVE_UP = 1.25
-"""Higher stacks are not tried once a stack is this many times slower than the fastest so far, nor once two stacks in a
-row gained less than WORTH, or one beside the number of lanes of a neighbouring batch size."""
+"""Higher stacks are not tried once a stack is this many times slower than the fastest so far."""
+REACH, BESIDE = 4, 2
+"""Nor once a stack is so many times as high as the best: from the lowest height on, and beside the number of lanes of a
+neighbouring batch size."""
 
-CHECKED_SHARE = 0.02
-"""Most updates in all checks together, as a share of those of the study at its full budget."""
+CHECKED_SHARE, BETWEEN_SHARE = 0.02, 0.002
+"""Most updates in all checks of HEIGHTS, and in those of BETWEEN, as shares of the study's at its full budget."""
 
 
 def affordable(study: Study) -> list[int]:
     """The stack heights that are checked: the reference, and others whose checks take little of the study."""
-    left = CHECKED_SHARE * study.search.trials * study.last_step - REFERENCE * _checked_steps(study)
-    found = []
-    for height in HEIGHTS:
-        updates = height * _checked_steps(study)
-        if height < REFERENCE and not _checked_for_long(study):
-            updates += (height + REFERENCE) * _checked_steps(study, LOW_EXAMPLES)
-        if height != REFERENCE:
-            left -= updates
-        if height == REFERENCE or left >= 0:
-            found.append(height)
-    return found
+    updates = study.search.trials * study.last_step
+    left = CHECKED_SHARE * updates - REFERENCE * _checked_steps(study)
+    others = [height for height in HEIGHTS if height != REFERENCE]
+    found = [REFERENCE, *_within(left, others, study)]
+    found += _within(BETWEEN_SHARE * updates, [height for height in BETWEEN if height < max(found)], study)
+    return sorted(found)
+
+
+def _within(updates: float, heights: Sequence[int], study: Study) -> list[int]:
+    """The first heights whose checks take at most so many updates."""
+    spent = accumulate(_checked_updates(study, height) for height in heights)
+    return [height for height, so_far in zip(heights, spent, strict=True) if so_far <= updates]
+
+
+def _checked_updates(study: Study, height: int) -> int:
+    """Updates of all rows in the checks of a stack."""
+    updates = height * _checked_steps(study)
+    if height < REFERENCE and not _checked_for_long(study):
+        updates += (height + REFERENCE) * _checked_steps(study, LOW_EXAMPLES)
+    return updates
 
 
 def admitted(
@@ -227,7 +241,7 @@ def fastest(study: Study, workload: Workload, data: Data, heights: Iterable[int]
         if neighbour is not None and height < neighbour:
             continue
         tried = min(tried, height)
-        if timed(height) is None or not _goes_on(list(seconds.values()), patience=2 if neighbour is None else 1):
+        if timed(height) is None or not _goes_on(seconds, REACH if neighbour is None else BESIDE):
             break
     for lower in reversed([height for height in known if height < tried]):
         if seconds and seconds[min(seconds)] > WORTH * min(seconds.values()):
@@ -235,16 +249,19 @@ def fastest(study: Study, workload: Workload, data: Data, heights: Iterable[int]
         timed(lower)
     if not seconds:  # retry the lowest: it raises, unless another program has freed memory
         seconds[known[0]] = timing.update_seconds_of(study, workload, data, known[0])
-    best = min(height for height, step in seconds.items() if step <= WORTH * min(seconds.values()))
-    return fused_cost(study, workload, data, [each for each in known if each <= max(seconds)], best, seconds)
+    known = [height for height in known if height <= max(seconds)]
+    return fused_cost(study, workload, data, known, _best(seconds), seconds)
 
 
-def _goes_on(seconds: Sequence[float], patience: int) -> bool:
-    """Whether a higher stack may be faster than the best of these, which go up. `patience`: stacks in a row that may
-    gain less than WORTH."""
-    before, latest = seconds[:-patience], seconds[-patience:]
-    gains = not before or min(latest) * WORTH <= min(before)
-    return gains and seconds[-1] <= GIVE_UP * min(seconds)
+def _best(seconds: Mapping[int, float]) -> int:
+    """The lowest height that is about as fast as the fastest."""
+    return min(height for height, step in seconds.items() if step <= WORTH * min(seconds.values()))
+
+
+def _goes_on(seconds: Mapping[int, float], reach: int) -> bool:
+    """Whether a stack higher than these may be faster. `reach`: the height to try, in multiples of the best so far."""
+    highest = max(seconds)
+    return highest < reach * _best(seconds) and seconds[highest] <= GIVE_UP * min(seconds.values())
 
 
 def fused_cost(

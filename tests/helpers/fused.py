@@ -97,7 +97,8 @@ def asked(
 
 def admitted(study: Study) -> list[int]:
     workload = WORKLOADS[study.arithmetic]
-    return list(lane_count.admitted(study, workload, workload.data(), most=8))
+    heights = sorted([*lane_count.HEIGHTS, *lane_count.BETWEEN])
+    return list(lane_count.admitted(study, workload, workload.data(), most=8, heights=heights))
 
 
 class Rule:

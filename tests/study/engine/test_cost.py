@@ -124,7 +124,8 @@ def test_the_search_starts_from_the_lanes_of_a_neighbouring_batch_size(
         ("linear_chain", 1, 2000, [1, 4]),  # 65 updates in each row
         ("vmap", 64, 200, [1, 2, 4]),
         ("vmap", 1, 2000, [1, 4]),
-        ("linear_chain", 1, 10**6, [*lane_count.HEIGHTS]),
+        ("linear_chain", 64, 1000, [1, 2, 4, 6, 8, 16, 32]),  # 18 of 10,000 in between
+        ("linear_chain", 1, 10**6, sorted([*lane_count.HEIGHTS, *lane_count.BETWEEN])),
     ],
 )
 def test_checks_take_little_of_the_study(question, how, batch_size, steps, heights):
