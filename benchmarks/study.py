@@ -40,6 +40,7 @@ from study.run import SearchRun, run_all
 from study.search.tuner import point
 from study.space import values
 from study.workers.pool import Workers
+from study.workers.start import ahead
 from workloads.base import build
 
 MODEL = ["workload=fc_mnist", "workload.widths=[128]"]
@@ -99,6 +100,7 @@ class Sweep(NamedTuple):
 def sweep(overrides: Sequence[str], results: Path) -> tuple[list[Study], Sweep]:
     """Settle and train a sweep as `study sweep` does; steps are infinite where the goal was not reached."""
     begin = time.perf_counter()
+    ahead()
     jobs = preflight.settle(parse_jobs([*overrides, f"results={results}"]))
     with Workers(jobs[0].placement) as workers:
         workers.measure([job.study for job in jobs])

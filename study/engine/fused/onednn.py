@@ -1,8 +1,9 @@
 """The arithmetics `linear_chain_onednn` and `linear_blocks_onednn`: as their namesakes, with large products by oneDNN.
 
-On a CPU, torch multiplies float32 matrices by MKL, which uses AVX-512 on Intel's processors alone. On others oneDNN, a
-part of torch, is up to 2.2 times as fast (see docs/speed.md). torch offers its products as the operator that
-`torch.compile` emits for linear layers; a call takes longer, so small products stay with MKL.
+On a CPU, torch multiplies float32 matrices by MKL, which uses AVX-512 on Intel's processors alone. On AMD's from Zen 5
+on, which compute 512 bits at once, oneDNN, a part of torch, is up to 2.2 times as fast (see docs/speed.md). torch has
+its products as the operator that `torch.compile` emits for linear layers; a call takes longer, so small products stay
+with MKL.
 
 Shapes: as in `linear_chain` and `linear_blocks`.
 """
@@ -25,13 +26,15 @@ LEAST = 2**21
 """Multiplications of a product from which oneDNN is faster: a call of it takes about 20 microseconds longer."""
 EVALUATED = 64
 """Examples that an evaluation measures at once, or more."""
-CPUINFO, INTEL = Path("/proc/cpuinfo"), "GenuineIntel"
+CPUINFO = Path("/proc/cpuinfo")
+AMD, ZEN_5 = "AuthenticAMD", 26
+"""The maker of a processor, and the least of its families with arithmetic units of 512 bits."""
 
 
 @lru_cache
 def faster() -> bool:
-    """Whether large products are faster by oneDNN on this processor: it has AVX-512, and another maker than Intel."""
-    return available() and torch.backends.cpu.get_cpu_capability() == "AVX512" and _vendor() not in ("", INTEL)
+    """Whether large products are faster by oneDNN on this processor."""
+    return available() and torch.backends.cpu.get_cpu_capability() == "AVX512" and _is_zen_5()
 
 
 def available() -> bool:
@@ -39,10 +42,12 @@ def available() -> bool:
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-def _vendor() -> str:
-    """The maker of this processor; empty where the system does not say."""
+def _is_zen_5() -> bool:
+    """Whether the system names a processor of AMD's Zen 5 or later."""
     lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")), "")
+    about = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
+    family = about.get("cpu family", "")
+    return about.get("vendor_id") == AMD and family.isdecimal() and int(family) >= ZEN_5
 
 
 def product(x: Tensor, y: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -92,16 +92,20 @@ def test_without_onednn_the_namesake_computes(question, calls, monkeypatch, how)
     assert calls == []
 
 
-INTEL, AMD = "processor\t: 0\nvendor_id\t: GenuineIntel\n", "processor\t: 0\nvendor_id\t: AuthenticAMD\n"
+ZEN_5 = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\n"
+ZEN_4, INTEL = ZEN_5.replace("26", "25"), ZEN_5.replace("AuthenticAMD", "GenuineIntel")
 
 
 @pytest.mark.parametrize(
     ("capability", "cpuinfo", "operator", "faster"),
     [
-        ("AVX512", AMD, True, True),
-        ("AVX512", AMD, False, False),
-        ("AVX2", AMD, True, False),
+        ("AVX512", ZEN_5, True, True),
+        ("AVX512", ZEN_5.replace("26", "27"), True, True),
+        ("AVX512", ZEN_5, False, False),
+        ("AVX2", ZEN_5, True, False),
+        ("AVX512", ZEN_4, True, False),  # it computes 256 bits at once
         ("AVX512", INTEL, True, False),
+        ("AVX512", ZEN_5.replace("26", "?"), True, False),
         ("AVX512", "", True, False),
         ("AVX512", None, True, False),
     ],
