@@ -56,8 +56,8 @@ WORTH = 1.04
 GIVE_UP = 1.25
 """Higher stacks are not tried once a stack is this many times slower than the fastest so far."""
 REACH, BESIDE = 4, 2
-"""Nor once a stack is so many times as high as the best: from the lowest height on, and beside the number of lanes of a
-neighbouring batch size."""
+"""Nor once a stack is this many times as high as the best: from the lowest height on, and beside the number of lanes of
+a neighbouring batch size."""
 
 CHECKED_SHARE, BETWEEN_SHARE = 0.02, 0.002
 """Most updates in all checks of HEIGHTS, and in those of BETWEEN, as shares of the study's at its full budget."""
@@ -74,7 +74,7 @@ def affordable(study: Study) -> list[int]:
 
 
 def _within(updates: float, heights: Sequence[int], study: Study) -> list[int]:
-    """The first heights whose checks take at most so many updates."""
+    """The first heights whose checks take at most this number of updates."""
     spent = accumulate(_checked_updates(study, height) for height in heights)
     return [height for height, so_far in zip(heights, spent, strict=True) if so_far <= updates]
 
