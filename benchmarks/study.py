@@ -6,8 +6,8 @@ The obvious script is Optuna's `study.optimize` around a `DataLoader` loop: one 
 the same trials, initialisations, order of examples, evaluation grid and stopping at the goal as this project's sweep.
 The workload is an MLP 784-128-10 on MNIST, trained for at most two epochs to 5 % error. A second sweep also stops
 trials that fall behind (`stopping=race`), which finds the same steps. Both end evaluations that miss the goal. A sweep
-trains all batch sizes, from the check of its settings to the end of its workers; its start ends with the first step.
-Those of single batch sizes are the mean seconds of a worker.
+trains all batch sizes. It is timed from the check of its settings, with which its start begins, to the end of its
+workers; the start ends before the first trial. Those of single batch sizes are the mean seconds of a worker.
 """
 
 from __future__ import annotations

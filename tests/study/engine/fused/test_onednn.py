@@ -13,7 +13,6 @@ from study.engine.fused import onednn
 from workloads.layers import Dropout
 
 LARGE = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
-WIDE = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 3))
 ADAM = {"optimizer": "adam", "space": dict.fromkeys(("learning_rate", "beta1", "beta2", "epsilon"), 0.1)}
 BOTH = ["linear_chain_onednn", "linear_blocks_onednn"]
 SIZES = [(1, 1, 1), (3, 50, 7), (64, 784, 64), (32, 784, 128), (250, 33, 129)]
