@@ -217,7 +217,10 @@ def _spread(sets: Sequence[tuple[Curve, Curve]], others: Sequence[tuple[Curve, C
                 weights[curve.key] = weights.get(curve.key, 0.0) + weight
                 errors[curve.key] = log_error(curve)
                 difference += weight * float(np.log(curve.limits.loc[CRITICAL, "estimate"]))
-    half = tuned.half_width(np.sqrt(sum((weights[key] * errors[key]) ** 2 for key in weights)), tuned.NORMAL)
+    variances = {key: (weights[key] * errors[key]) ** 2 for key in weights}
+    half = tuned.half_width(np.sqrt(sum(variances.values())), tuned.NORMAL)
     subject = f"{len(kept[0])} pairs of {name} against {len(kept[1])} of data sets"
     ends = np.exp([difference, difference - half, difference + half]).tolist()
-    return Statement.of(subject, "ratio of typical factors between critical batch sizes", ends, floor=1.0)
+    widest, *_ = max(variances, key=variances.__getitem__)
+    quantity = "ratio of typical factors between critical batch sizes"
+    return Statement.of(subject, quantity, ends, floor=1.0, widest=widest)

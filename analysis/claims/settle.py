@@ -62,7 +62,7 @@ def settle(judged: Judged, evidence: Evidence, load: Load) -> Settles:
     if judged.verdict in (SHOWN, CONTRADICTED):
         return Settles("")
     for statement in judged.tree.undecided():
-        if workload := _named_first(statement.subject, evidence.about["workload"].unique()):
+        if workload := statement.widest or _named_first(statement.subject, evidence.about["workload"].unique()):
             return _next(workload, evidence, load(workload), judged.claim.by_trials)
     return _test(judged, evidence, load)
 

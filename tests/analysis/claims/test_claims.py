@@ -7,6 +7,7 @@ from helpers.claims.made_evidence import INF, SIZES, about, errors, evidence, li
 
 from analysis.claims import registry
 from analysis.claims.evidence import Evidence
+from analysis.claims.settle import settle
 
 LARGE = tuple(2**k for k in range(0, 15, 2))
 
@@ -240,6 +241,20 @@ def test_of_curves_that_are_alike_the_most_precise_counts(rough):
             for of in (judged("e", made), both)
         ]
         assert values[0] == values[1], part
+
+
+@pytest.mark.parametrize("rough", ["second", "wide"])
+def test_the_spread_of_data_sets_is_settled_where_its_interval_is_widest(rough):
+    """It names no workload, and any sweep of another model was proposed, even if a known part asked for it."""
+    made = data_sets(1.5, 1.6, 0.9)
+    scaling = made.table("scaling")
+    wide = scaling["estimate_high"].mask(scaling["workload"] == rough, 4 * scaling["estimate_high"])
+    found = judged("e", Evidence({**made.tables, "scaling": scaling.assign(estimate_high=wide)}, made.about))
+    assert next(found.tree.undecided()).widest == rough
+    asked = []
+    with pytest.raises(LookupError):
+        settle(found, made, lambda workload: asked.append(workload) or [][0])
+    assert asked == [rough]
 
 
 def _ten_times(table):
