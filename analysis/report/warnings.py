@@ -187,8 +187,9 @@ def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     Every trial of `refine` counts, feasible or not, and fresh seeds say how good its tuned configuration is.
     """
     ended = steps_to_result.is_complete(study)
-    if ended and nothing_feasible(row) and not study.imported:
-        cure = "mend the command" if failed([study]) else "lower search.space.learning_rate.low and .high"
+    by_commands = failed([study])
+    if ended and (nothing_feasible(row) or by_commands) and not study.imported:
+        cure = "mend the command" if by_commands else "lower search.space.learning_rate.low and .high"
         yield _about("unfinished", study, goal, happened([study]), cure)
         return
     if ended and _refines(study):

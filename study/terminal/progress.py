@@ -176,16 +176,11 @@ class SweepProgress(Observer):
         took = duration(time.monotonic() - shown.started)
         status = _told(state).replace("goal not reached yet", "goal not reached")
         self.console.print(f"{self._name(search)}: {status}, {took}")
-        if state.lacks and not state.feasible:
-            self.console.print(
-                f"[yellow]none of {state.infeasible} launches was feasible; the report says why and what to change.[/]"
-            )
-        elif state.lacks:
-            self.console.print(
-                f"[yellow]only {state.feasible} of {search.trials} trials were feasible after "
-                f"{state.feasible + state.infeasible} launches (search.max_launches); lower "
-                "search.space.learning_rate.high or raise search.max_launches.[/]"
-            )
+        if state.lacks:
+            launches = state.feasible + state.infeasible
+            some = f"only {state.feasible} of {search.trials} trials were feasible after {launches} launches"
+            some = some if state.feasible else f"none of {launches} launches was feasible"
+            self.console.print(f"[yellow]{some}; the report says why and what to change.[/]")
 
     def note(self, search: Search, text: str) -> None:
         """Print a line that stays."""

@@ -61,8 +61,8 @@ def answers(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame]) ->
         cost = tables["cost"][tables["cost"]["workload"] == key[0]]
         mine = [study for study in studies if study.workload == key[0]]
         title, lead = finding(steps, limits, pairs)
-        if failed := infeasible.example(without_feasible := infeasible.without_feasible(mine, steps)):
-            lead = " ".join(filter(None, [begun(f"{infeasible.happened(without_feasible)}: {failed}."), lead]))
+        if failed := infeasible.example(hindered := infeasible.hindered(mine, steps)):
+            lead = " ".join(filter(None, [begun(f"{infeasible.happened(hindered)}: {failed}."), lead]))
         found.append(
             Answer(
                 str(key[0]),

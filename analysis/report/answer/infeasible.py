@@ -1,4 +1,4 @@
-"""Batch sizes at which no trial was feasible: their commands failed, or their trials diverged."""
+"""Batch sizes at which no trial was feasible, or most commands failed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,15 +23,15 @@ def nothing_feasible(row: Mapping[str, Any]) -> bool:
     return bool(row["complete"] == 0 and row["infeasible"] > 0)
 
 
-def without_feasible(studies: Sequence[StudyData], steps: pd.DataFrame) -> list[StudyData]:
-    """The studies without a feasible trial.
+def hindered(studies: Sequence[StudyData], steps: pd.DataFrame) -> list[StudyData]:
+    """The studies without a feasible trial, and those most of whose commands failed.
 
     >>> steps = pd.DataFrame({"workload": "mlp_digits", "optimizer": "sgd", "batch_size": [64], "complete": 0})
-    >>> [len(without_feasible([study], steps.assign(infeasible=count))) for count in (80, 0)]
+    >>> [len(hindered([study], steps.assign(infeasible=count))) for count in (80, 0)]
     [1, 0]
     """
     keys = {tuple(row[name] for name in STUDY) for row in steps.to_dict("records") if nothing_feasible(row)}
-    return [study for study in studies if study.key in keys]
+    return [study for study in studies if study.key in keys or failed([study])]
 
 
 def failed(studies: Sequence[StudyData]) -> bool:
@@ -44,7 +44,7 @@ def failed(studies: Sequence[StudyData]) -> bool:
 
 
 def happened(studies: Sequence[StudyData]) -> str:
-    """What made all trials of these studies infeasible.
+    """What made the trials of these studies infeasible: all of them, or most.
 
     >>> happened([study])
     'all 20 trials diverged'
@@ -55,7 +55,9 @@ def happened(studies: Sequence[StudyData]) -> str:
     trials, failures = sum(len(study.trials) for study in studies), sum(len(study.failures) for study in studies)
     if failures in (0, trials):
         return f"all {counted(trials, 'command' if failures else 'trial')} {'failed' if failures else 'diverged'}"
-    return f"{failures:,} of {trials:,} commands failed, and the others diverged"
+    diverged = sum(int(study.trials["first_bad_step"].notna().sum()) for study in studies)
+    others = ", and the others diverged" if diverged == trials else ""
+    return f"{failures:,} of {trials:,} commands failed{others}"
 
 
 def example(studies: Sequence[StudyData]) -> str:

@@ -111,9 +111,9 @@ def _unfinished(studies: Sequence[StudyData]) -> _Change | None:
 
 
 def _infeasible(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None:
-    """Mend the command, or lower the learning rates, at batch sizes without a feasible trial. Both need another folder:
-    infeasible trials stay on file."""
-    mine = infeasible.without_feasible(studies, steps)
+    """Mend the command, or lower the learning rates, where no trial was feasible or most commands failed. Both need
+    another folder: infeasible trials stay on file."""
+    mine = infeasible.hindered(studies, steps)
     if not mine:
         return None
     sizes, optimizers = sorted({each.batch_size for each in mine}), sorted({each.optimizer for each in mine})

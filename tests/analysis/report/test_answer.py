@@ -264,6 +264,20 @@ NONE_FEASIBLE = {
         "All 4 commands failed: trial 3 at batch size 64 ended",
         "batch size 64: all 4 commands failed; mend the command",
     ),
+    "commands that failed for the most part": (
+        {8: None, 64: [CRASH, None, CRASH, CRASH]},
+        "mend the command, because 3 of 4 commands failed at batch size 64, and sweep again",
+        "batch_size=64 results=results/tiny-mended",
+        "3 of 4 commands failed: trial 3 at batch size 64 ended",
+        "batch size 64: 3 of 4 commands failed; mend the command",
+    ),
+    "commands that failed, and trials that diverged": (
+        {8: None, 64: [CRASH, {}, CRASH, CRASH]},
+        "mend the command, because 3 of 4 commands failed, and the others diverged at batch size 64, and sweep again",
+        "batch_size=64 results=results/tiny-mended",
+        "3 of 4 commands failed, and the others diverged: trial 3 at batch size 64 ended",
+        "batch size 64: 3 of 4 commands failed, and the others diverged; mend the command",
+    ),
     "trials that diverged": (
         {8: {}, 64: {}},
         "search lower learning rates, because all 8 trials diverged at batch sizes 8 and 64",
@@ -279,22 +293,26 @@ NONE_FEASIBLE = {
         "batch size 8: all 4 trials diverged; lower search.space.learning_rate.low and .high",
     ),
 }  # fmt: skip
-"""How the trials of each batch size ended (None: feasible, without reaching the goal), and what is said."""
+"""How all or each of the trials of each batch size ended (None: feasible, without reaching the goal), and what is said.
+"""
 
 
 @pytest.mark.parametrize(("ends", "advice", "command", "lead", "note"), NONE_FEASIBLE.values(), ids=NONE_FEASIBLE)
 def test_where_no_trial_is_feasible_no_larger_budget_is_advised(
     tmp_path, make_study, make_curve, write_study, ends, advice, command, lead, note
 ):
-    for size, end in ends.items():
+    for size, of_size in ends.items():
+        each = of_size if isinstance(of_size, list) else [of_size] * 4
         study = make_study(
             {"learning_rate": {"low": 1e-2, "high": 1.0, "scale": "log"}},
             optimizer="sgd",
             batch_size=size,
             max_launches=4,
         )
-        bad = None if end is None else 1
-        curves = [replace(make_curve(study, index, bad=bad), command=end or {}) for index in range(4)]
+        curves = [
+            replace(make_curve(study, index, bad=None if end is None else 1), command=end or {})
+            for index, end in enumerate(each)
+        ]
         folder = write_study(tmp_path, study, curves)
         for index in range(4):
             (folder / f"commands/{index:06d}").mkdir(parents=True)
