@@ -15,12 +15,15 @@ OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 def look_in_current_folder_last() -> None:
     """Move the current folder, which `python -m` and PYTHONPATH=. put first, behind everything installed.
 
-    This program's own folder goes before it, also where an import hook or the current folder led to it. Processes that
-    start later get the same order, and `workloads.base.importable` appends the folder of --config-dir.
+    This program's own folder goes before it, also where an import hook or the current folder led to it, and before any
+    other copy: of a clone run by `python -m` where another version is installed, workers would import the latter.
+    Processes that start later get the same order, and `workloads.base.importable` appends the folder of --config-dir.
     """
     first = [sys.path.pop(0)] if _is_current(sys.path[0]) else []
     first += [folder for folder in sys.path if _is_current(folder) and not _is_ours(folder)]
     sys.path[:] = [folder for folder in sys.path if _is_ours(folder) or not _is_current(folder)]
+    if others := _other_copies():
+        sys.path.insert(sys.path.index(others[0]), OURS)
     sys.path += [folder for folder in (OURS, *first[:1]) if folder not in sys.path]
 
 
@@ -43,9 +46,11 @@ def import_ours() -> None:
 
 
 def environment() -> dict[str, str]:
-    """Variables for new processes of Python: they too look in the current folder last, from their first import on."""
+    """Variables for new processes of Python: they too look in the current folder last, and import this copy of the
+    package, from their first import on."""
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     kept = [folder for folder in folders if folder and (_is_ours(folder) or not _is_current(folder))]
+    kept = [OURS, *kept] if _other_copies() else kept
     return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(kept)}
 
 
@@ -65,6 +70,11 @@ def _names(folder: str) -> list[str]:
         for name in os.listdir(folder)
         if name.endswith(".py") or os.path.isfile(os.path.join(folder, name, "__init__.py"))
     )
+
+
+def _other_copies() -> list[str]:
+    """The entries of sys.path with another package of our name, such as an installed version beside a clone."""
+    return [path for path in sys.path if not _is_ours(path) and os.path.isfile(os.path.join(path, "study/__init__.py"))]
 
 
 def _is_ours(folder: str) -> bool:

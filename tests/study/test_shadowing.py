@@ -88,6 +88,20 @@ def test_workers_start_beside_modules_of_the_same_names(run, path, here, mine):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("cluster", ["none", pytest.param("local", marks=pytest.mark.slow)])
+def test_workers_of_a_clone_do_not_import_an_installed_version(tmp_path, cluster):
+    """They trained with its code, while the study recorded the commit of the clone."""
+    for name in OURS:
+        (tmp_path / f"installed/{name}").mkdir(parents=True)
+        (tmp_path / f"installed/{name}/__init__.py").write_text(FAILS)
+    words = ["batch_size=8", "search.trials=1", "search.reruns=0", f"results={tmp_path}/results", f"cluster={cluster}"]
+    command = [sys.executable, "-m", "study", "sweep", "search=sobol", "engine.workers=1", *words]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "installed")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "results/report.html").exists()
+
+
 def test_a_module_that_is_imported_before_ours_is_told(tmp_path, monkeypatch):
     other = ModuleType("analysis")
     other.__file__ = str(tmp_path / "analysis.py")
