@@ -2,16 +2,18 @@
 
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 from shutil import copytree
 
 import pandas as pd
 import pytest
+from fontTools import subset
 from helpers.fused import partly
 from helpers.made_tables import limits, only, table
 
 from analysis import figures
-from analysis.figures import Files, save
+from analysis.figures import Files, canvas, formats, save
 from analysis.load import folders, load_study
 from analysis.report import build
 from analysis.report.html_tables import shown
@@ -70,6 +72,26 @@ def test_a_pdf_has_a_page_for_each_panel_and_fonts_for_tex(tmp_path, width):
     widths = [float(box) / 72 for box in re.findall(rb"/MediaBox \[ 0 0 ([\d.]+)", found)]
     assert len(widths) == 2
     assert width is None or widths == pytest.approx([width] * 2)
+
+
+@pytest.mark.parametrize(("heading", "whole"), [("mlp_digits, β₂ ≥ ½ · ∞ – “é”", 0), ("цифры", 1)])
+def test_a_pdf_looks_as_the_page_and_cuts_its_glyphs_out_of_a_small_font(monkeypatch, tmp_path, heading, whole):
+    """The whole font took most of the time of a PDF. It is opened for what the small one lacks alone."""
+    monkeypatch.setattr(formats.matplotlib, "get_cachedir", lambda: str(tmp_path))
+    monkeypatch.setattr(formats, "_small_first", cache(formats._small_first.__wrapped__))
+    opened, load_font = [], subset.load_font
+    monkeypatch.setattr(subset, "load_font", lambda font, *more: opened.append(str(font)) or load_font(font, *more))
+    made = []
+    for _ in range(2):
+        figure = canvas.draw(lambda ax: ax.set_title(heading))
+        before = formats.png_side_by_side([figure])
+        made.append(formats.pdf([figure]))
+        assert formats.png_side_by_side([figure]) == before
+        if not made[1:]:
+            opened.clear()  # the first one made the small font
+    assert made[0] == made[1]
+    assert sum(formats.SMALL.replace(" ", "-") not in font for font in opened) == whole
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize("name", ["steps_to_result", "best_learning_rate", "time_and_examples"])
