@@ -11,11 +11,11 @@ from house.measure import ROOMS, box, box_arrows, by_folder, file_arrows, floors
 
 ROOT = Path(__file__).parents[2]
 FILES = python_files(ROOT)
-# Import names of the distributions in pyproject.toml; omegaconf and yaml come with Hydra, PIL with matplotlib,
-# markupsafe with jinja2.
+# Import names of the distributions in pyproject.toml; omegaconf and yaml come with Hydra, PIL and fontTools with
+# matplotlib, markupsafe with jinja2.
 DECLARED = {"torch", "optuna", "hydra", "omegaconf", "pandas", "pyarrow", "numpy", "scipy", "matplotlib", "PIL"}
 DECLARED |= {"sklearn", "joblib", "packaging", "jinja2", "markupsafe", "markdown_it", "pooch", "rich", "yaml"}
-DECLARED |= {"shtab", "threadpoolctl"}
+DECLARED |= {"shtab", "threadpoolctl", "fontTools"}
 DECLARED |= {"ray", "submitit", "tokenizers", "tensorboard", "mlflow", "wandb", "trackio", "apprise"}  # extras
 DECLARED |= {"triton"}  # comes with torch for GPUs
 DECLARED |= {"IPython"}  # what a notebook brings
