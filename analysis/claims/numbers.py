@@ -34,7 +34,8 @@ class Line(NamedTuple):
         >>> Line(0.5, 0.1, 9).statement("digits", "slope", floor=0.0).text
         'digits: slope 0.500 (95%: 0.274 to 0.726), claimed above 0'
         """
-        made = Statement(subject, quantity, self.slope, np.nan, np.nan, floor, ceiling, log=False, free=self.free)
+        ends = self.slope, np.nan, np.nan
+        made = Statement(subject, quantity, *ends, floor, ceiling, log=False, free=self.free, by_trials=True)
         half = tuned.half_width(self.error, self.free)
         return made._replace(low=float(self.slope - half), high=float(self.slope + half))
 

@@ -23,7 +23,6 @@ class Claim(NamedTuple):
         tree: evidence -> the statements behind it.
         test: the keys of a sweep that tests it, where no results do; they extend the command of a measured workload.
         models: workloads to sweep if it takes others than those measured.
-        by_trials: True if the trials of the search settle it, rather than fresh seeds.
     """
 
     text: str
@@ -31,7 +30,6 @@ class Claim(NamedTuple):
     tree: Callable[[Evidence], Tree]
     test: Mapping[str, str]
     models: Sequence[Mapping[str, str]] = ()
-    by_trials: bool = False
 
 
 FULL = {"stopping": "budget", "search": "sobol", "search.trials": "50"}
@@ -42,7 +40,8 @@ CLAIMS = {
         f"{PAPER}, figure 1", scaling.regimes, {},
     ),
     "b": Claim(
-        "Another goal moves the curve, but keeps its shape.", f"{PAPER}, figure 2", scaling.goals, FULL, by_trials=True
+        "Another goal moves the curve, but keeps its shape.",
+        f"{PAPER}, figure 2", scaling.goals, FULL,
     ),
     "c": Claim(
         "Momentum and Nesterov extend perfect scaling beyond SGD, and equal it at small batch sizes.",
@@ -63,16 +62,16 @@ CLAIMS = {
     ),
     "f": Claim(
         "Neither the best learning rate nor the effective one follows the linear or the square-root rule everywhere.",
-        f"{PAPER}, figure 8", tuning.learning_rates, {"optimizer": "sgd,momentum"}, by_trials=True,
+        f"{PAPER}, figure 8", tuning.learning_rates, {"optimizer": "sgd,momentum"},
     ),
     "g": Claim(
         "The metaparameters that reach the goal become fewer with the batch size at fixed epochs, more at fixed steps.",
-        f"{PAPER}, figures 9 and 10", tuning.regions, FULL, by_trials=True,
+        f"{PAPER}, figures 9 and 10", tuning.regions, FULL,
     ),
     "h": Claim(
         "At equal steps a larger batch size reaches no worse error, and regularisation helps it more.",
         f"{PAPER}, figures 7 and 12", errors.errors,
-        {**FULL, "search.space.label_smoothing": "{choices:[0,0.01,0.1]}"}, by_trials=True,
+        {**FULL, "search.space.label_smoothing": "{choices:[0,0.01,0.1]}"},
     ),
     "i": Claim(
         "Adam-like and second-order optimizers scale further than momentum; half-lives transfer rather than betas; "

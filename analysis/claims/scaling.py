@@ -96,7 +96,8 @@ def goals(evidence: Evidence) -> Tree:
         thresholds = " and ".join(goal_text(metric, each["goal_threshold"]) for each in (tightest, loosest))
         subject = f"{workload} with {optimizer} at {thresholds}"
         ratio = limits.ratio(tightest, loosest)
-        found.append(Statement.of(subject, "ratio of critical batch sizes", ratio, floor=1 / SAME, ceiling=SAME))
+        within = {"floor": 1 / SAME, "ceiling": SAME, "by_trials": True}
+        found.append(Statement.of(subject, "ratio of critical batch sizes", ratio, **within))
     return same(found)
 
 

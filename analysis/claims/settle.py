@@ -63,7 +63,7 @@ def settle(judged: Judged, evidence: Evidence, load: Load) -> Settles:
         return Settles("")
     for statement in judged.tree.undecided():
         if workload := statement.widest or _named_first(statement.subject, evidence.about["workload"].unique()):
-            return _next(workload, evidence, load(workload), judged.claim.by_trials)
+            return _next(workload, evidence, load(workload), statement.by_trials)
     return _test(judged, evidence, load)
 
 

@@ -42,6 +42,7 @@ class Statement(NamedTuple):
         free: degrees of freedom of the interval; infinite: normal.
         two_sided: False if an interval outside of the range says only that the batch sizes end too early.
         denied: the one number that a claim "outside of the range" denies; NaN: it denies the whole range.
+        by_trials: True if the trials of the search settle it, rather than fresh seeds.
         widest: the workload whose measurements widen the interval most; empty if the subject names the workloads.
     """
 
@@ -57,6 +58,7 @@ class Statement(NamedTuple):
     free: float = np.inf
     two_sided: bool = True
     denied: float = np.nan
+    by_trials: bool = False
     widest: str = ""
 
     @classmethod

@@ -156,6 +156,13 @@ def test_verdicts(letter, verdict, made):
     assert found.evidence
 
 
+@pytest.mark.parametrize(("letter", "verdict", "made"), CASES, ids=NAMES)
+def test_more_fresh_seeds_are_not_proposed_for_what_trials_decide(letter, verdict, made):
+    """They were for half-lives, which are those of the best trials."""
+    decided = {name: each.by_trials for name, each, _ in judged(letter, made).statements}
+    assert decided == {name: letter in "bfgh" or name == "half-lives transfer" for name in decided}
+
+
 def test_a_curve_that_contradicts_a_claim_is_named_not_the_mean_over_curves():
     agrees, differs = (
         goals(critical(20, 1.2), critical(24, 1.2), "ab"),
