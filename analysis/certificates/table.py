@@ -163,7 +163,7 @@ def _needed(row: Mapping[str, Any], gap: float | None) -> str:
     wanted = measured if gap is None else gap
     if wanted <= 0:
         return "The mean is not below the goal, and no number of seeds can show that it is; train for more --steps"
-    n = seeds_needed(wanted, row["sd"])
+    n = seeds_needed(wanted, row["sd"], LEVEL / row["steps_tested"])
     what = "the measured gap" if gap is None else "a gap"
     if n is None:
         return f"To certify {what} of {number(wanted)}, more than a million seeds would be needed"

@@ -12,10 +12,13 @@ from analysis.claims.numbers import CRITICAL, PERFECT, SAME, USEFUL, critical_ra
 from analysis.claims.statement import Statement, Tree, every, same, some
 from analysis.estimates import limits, tuned
 from analysis.labels import goal_text
-from analysis.tables.scaling import USEFUL_GAIN
+from analysis.tables.scaling import PERFECT_SCALING_TOLERANCE, USEFUL_GAIN
 
 FLAT = round(1 / (USEFUL_GAIN - 1))
 """The multiple of the critical batch size from which on the hyperbola S_min (1 + B_c / B) is within 5 % of S_min."""
+ROOT = PERFECT_SCALING_TOLERANCE**2
+"""The perfect-scaling limit over the smallest batch size B0 where steps fall as 1 / sqrt(B) from B0 on, never in
+proportion: B S(B) is then 1.2 times its value at B0 at 1.44 B0."""
 WIDTHS = {"narrow": 0.5, "base": 1.0, "wide": 2.0}
 """The named sizes of a model, in times of the usual width."""
 OF_WIDTH = ("widths", "size", "width")
@@ -28,7 +31,8 @@ def regimes(evidence: Evidence) -> Tree:
     """(a) Steps fall in proportion to the batch size at first, then by less, then no more: of every model on every data
     set, with some optimizer and goal.
 
-    Shown by three limits: the perfect-scaling limit lies above the smallest batch size; the maximum useful batch size
+    Shown by three limits: the perfect-scaling limit lies above 1.44 times the smallest batch size that
+    reached the goal, where a fall with the square root would put it; the maximum useful batch size
     is larger than it; and it lies below the largest batch size, or 20 times the critical batch size does: there the
     hyperbola is within 5 % of its least steps.
 
@@ -50,7 +54,7 @@ def _regimes(curve: Curve) -> list[Statement | Tree]:
     if not np.isfinite(found["estimate"].astype(float)).all():
         return []
     perfect, useful = (found.loc[name] for name in (PERFECT, USEFUL))
-    first, last = (float(end) for end in curve.steps["batch_size"].iloc[[0, -1]])
+    first, last = (float(end) for end in curve.steps.dropna(subset="curve_steps")["batch_size"].iloc[[0, -1]])
     examples = curve.about["train_examples"]
     ends = ["estimate", "estimate_low", "estimate_high"]
     # A curve that falls up to all training examples has no flat part; one that ends before may have one.
@@ -60,7 +64,7 @@ def _regimes(curve: Curve) -> list[Statement | Tree]:
         critical = FLAT * curve.limits.loc[CRITICAL, ends].astype(float)
         flat.append(Statement.of(curve.name, f"{FLAT} times the critical batch size", critical, **level))
     return [
-        Statement.of(curve.name, "perfect-scaling limit", perfect[ends], floor=first, two_sided=first == 1),
+        Statement.of(curve.name, "perfect-scaling limit", perfect[ends], floor=ROOT * first, two_sided=first == 1),
         Statement.of(curve.name, "maximum useful over perfect-scaling limit", limits.ratio(useful, perfect), floor=1.0),
         some(flat),
     ]

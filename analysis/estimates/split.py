@@ -48,7 +48,7 @@ def shares(curve: pd.DataFrame) -> Shares:
     >>> [round(share, 2) for share in shares(steps[steps["optimizer"] == "sgd"])]
     [0.09, 0.0, 0.16]
     """
-    known = curve[np.isfinite(curve["tuned_steps"].astype(float))]
+    known = curve[np.isfinite(list(points(curve).values()))]
     if (curve["read_from"] != SEEDS).any() or known.empty:
         return Shares(np.nan, np.nan, np.nan)
     count = (known["seeds"] - known["missed"]).mean()
@@ -102,7 +102,7 @@ def table(steps: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for key, curve in steps.groupby(CURVE, sort=False):
         found = shares(curve)
-        known = curve[np.isfinite(curve["tuned_steps"].astype(float))]
+        known = curve[np.isfinite(list(points(curve).values()))]
         if np.isnan(found.seed_error):
             continue
         luck = np.log(known["luck"].astype(float))

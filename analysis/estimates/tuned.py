@@ -93,7 +93,7 @@ def _curve(curve: pd.DataFrame, seeds: Sequence[np.ndarray]) -> dict[str, Any]:
         "missed": missed,
         "tuned_steps": tuned,
         **dict(zip(("tuned_low", "tuned_high"), _around(tuned, own), strict=True)),
-        **dict(zip(("optimum_low", "optimum_high"), _around(tuned, optimum), strict=True)),
+        **dict(zip(("optimum_low", "optimum_high"), _around(np.where(bounded, np.nan, tuned), optimum), strict=True)),
         "luck": np.where(np.isfinite(tuned), tuned / fewest, np.nan),
         "seed_sd": seed_sd,
         "residual_sd": residual_sd,

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates import pairs, split
+from analysis.intervals import bounds
 from analysis.load import CURVE, GOAL
 from analysis.question.stages import REFINE, STAGE, ends
 from analysis.question.until import FACTOR, Until
@@ -18,7 +19,7 @@ MOST_SEEDS = 16
 def widest(until: Until, steps: pd.DataFrame, statements: pd.DataFrame) -> float:
     """The widest of the intervals, as a factor to either side; infinite if one is open or missing.
 
-    Batch sizes that missed the goal have no interval and are left out.
+    Batch sizes that missed the goal, or met it at the first evaluation, have no interval and are left out.
 
     Arguments:
         steps: from `analysis.estimates.tuned.table`.
@@ -33,7 +34,8 @@ def widest(until: Until, steps: pd.DataFrame, statements: pd.DataFrame) -> float
         compared = statements[["workload", "a", "b", *GOAL]].drop_duplicates()
         known = len(rows) == len(compared) > 0
         return _half(rows["low"], rows["high"]) if known else np.inf
-    known = steps[np.isfinite(steps["tuned_steps"].astype(float))]
+    tuned_steps = steps["tuned_steps"].astype(float)
+    known = steps[np.isfinite(tuned_steps) & ~bounds(steps, tuned_steps)]
     if known.empty:
         return np.inf
     low, high = (known[f"optimum_{end}"].fillna(known[f"tuned_{end}"]) for end in ("low", "high"))

@@ -191,7 +191,8 @@ def _fewest(steps: pd.DataFrame) -> Cells:
 
 def _with_steps(mine: pd.DataFrame) -> str:
     def text(row: Mapping[Any, Any]) -> str:
-        return f"{row['optimizer']} {number(round(row['steps'])) if np.isfinite(row['steps']) else 'missed'}"
+        steps = f"{BOUNDS[row['bound']]}{number(round(row['steps']))}" if np.isfinite(row["steps"]) else "missed"
+        return f"{row['optimizer']} {steps}"
 
     return ", ".join(map(text, mine.sort_values("steps").to_dict("records"))) or "–"
 

@@ -84,8 +84,9 @@ def fewest(evidence: Evidence) -> pd.DataFrame:
     nothing is shown, and all are tied.
 
     Returns:
-        A row for each (workload, goal, batch_size, optimizer): steps (infinite if the goal was missed), low and high
-        (95 %; NaN if unknown), and leads (True if no other optimizer is shown to need fewer steps).
+        A row for each (workload, goal, batch_size, optimizer): steps (infinite if the goal was missed), bound (`<` if
+        they are only an upper bound, because the goal was met at the first evaluation; else `=`), low and high (95 %;
+        NaN if unknown), and leads (True if it reached the goal and no other is shown to need fewer steps).
 
     >>> from analysis.gallery import gather
     >>> evidence = gather.one(published)
@@ -96,7 +97,7 @@ def fewest(evidence: Evidence) -> pd.DataFrame:
     21       sgd   21.0  False
     """
     rows = [row for group in evidence.groups("workload", "goal") for row in _fewest(evidence, group)]
-    columns = [*PROBLEM, "optimizer", "steps", "low", "high", "leads"]
+    columns = [*PROBLEM, "optimizer", "steps", "bound", "low", "high", "leads"]
     return pd.DataFrame(rows, columns=columns).sort_values([*PROBLEM, "optimizer"], ignore_index=True)
 
 
@@ -110,8 +111,11 @@ def _fewest(evidence: Evidence, group: Sequence[Curve]) -> Iterator[dict[str, ob
                 row[f"optimum_{end}"] if pd.notna(row[f"optimum_{end}"]) else row[f"tuned_{end}"]
                 for end in ("low", "high")
             ]
-            leads = np.isfinite(points[size]) and (size, curve.optimizer) not in beaten
-            names = {**_names(curve), "batch_size": size, "steps": points[size]}
+            bounded = np.isnan(points[size])
+            steps = row["tuned_steps" if row["read_from"] == tuned.SEEDS else "steps_to_result"]
+            leads = points[size] != np.inf and (size, curve.optimizer) not in beaten
+            names = {**_names(curve), "batch_size": size, "steps": float(steps) if bounded else points[size]}
+            names["bound"] = "<" if bounded else "="
             yield {**names, "low": ends[0], "high": ends[1], "leads": bool(leads)}
 
 
@@ -138,7 +142,8 @@ def profile(steps: pd.DataFrame) -> pd.DataFrame:
     """Performance profiles (Dolan & More 2002): how often an optimizer is within a factor of the best one.
 
     A problem is a workload, a goal and a batch size, with at least two optimizers. An optimizer that missed the goal
-    is infinitely far from the best.
+    is infinitely far from the best. Problems on which the steps of one are only an upper bound are left out: the best
+    there is unknown.
 
     Arguments:
         steps: from `fewest`.
@@ -156,6 +161,8 @@ def profile(steps: pd.DataFrame) -> pd.DataFrame:
     2       sgd     1.0    0.5         2
     3       sgd     2.0    1.0         2
     """
+    if "bound" in steps:
+        steps = steps[~steps["bound"].eq("<").groupby([steps[name] for name in PROBLEM]).transform("any")]
     several = steps.groupby(PROBLEM)["optimizer"].transform("nunique") > 1
     known = steps[several].assign(best=steps[several].groupby(PROBLEM)["steps"].transform("min"))
     known = known[np.isfinite(known["best"])]

@@ -133,8 +133,15 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[Path]
 
 def _rounded(name: str, table: pd.DataFrame) -> pd.DataFrame:
     columns = table.columns if name in DERIVED else table.columns.intersection(DERIVED_STEPS) if name == STEPS else ()
-    floats = [column for column in columns if table[column].dtype == "float64"]
-    return table.assign(**{column: [float(f"{value:.{DIGITS}g}") for value in table[column]] for column in floats})
+    rounded = {column: [_short(value) for value in table[column]] for column in columns}
+    return table.assign(
+        **{column: pd.Series(values, table.index, table[column].dtype) for column, values in rounded.items()}
+    )
+
+
+def _short(value: Any) -> Any:
+    """A float with DIGITS digits; other values as they are."""
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def write_latex(folder: Path, tables: Sequence[Table]) -> list[Path]:

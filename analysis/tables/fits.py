@@ -18,6 +18,9 @@ from analysis.load import CURVE
 STARTS = 5
 POLISH, NEAR = 60, 1e-5
 """The most steps that polish a minimum; the first of them is shorter than this."""
+PRECISE: Any = {"xtol": 1e-12, "ftol": 1e-14, "gtol": 1e-12}
+AS_GOOD = 1e-6
+"""Relative difference of sums of squares up to which the sharpest bend fits as well as the best."""
 EXACT = 1e-6
 """The least residual of log S: below it, standard errors would be lost to rounding."""
 BEYOND = (7.0, 12.0)
@@ -197,20 +200,32 @@ def _fitted(reached: tuple[tuple[int, float], ...], parameters: int) -> Fit:
     def residuals(x: np.ndarray) -> np.ndarray:
         return _log_steps(sizes, x) - log_steps
 
-    def descend(start: np.ndarray) -> OptimizeResult:
-        inside = np.clip(start, low + 1e-6, high - 1e-6)
-        return least_squares(residuals, inside, slopes, bounds=(low, high), xtol=1e-12, ftol=1e-14, gtol=1e-12)
+    def descend(start: np.ndarray, fixed: int = 0) -> OptimizeResult:
+        count, last = parameters - fixed, start[parameters - fixed :]
+        inside = np.clip(start, low + 1e-6, high - 1e-6)[:count]
+        return least_squares(
+            lambda x: residuals(np.append(x, last)),
+            inside,
+            lambda x: slopes(np.append(x, last))[:, :count],
+            bounds=(low[:count], high[:count]),
+            **PRECISE,
+        )
 
     best = min(map(descend, _starts(sizes, log_steps, parameters)), key=lambda found: found.cost)
-    x = _polished(best.x, residuals, slopes, (low, high))
-    jacobian = slopes(x)
+    x, free = _polished(best.x, residuals, slopes, (low, high)), parameters
+    if parameters == 3:  # no batch size lies in the bend: any sharp one fits, and the descent ends anywhere
+        corner = descend(np.array([*x[:2], high[2]]), fixed=1)
+        if corner.cost <= best.cost * (1 + AS_GOOD):
+            best, x, free = corner, np.array([*corner.x, high[2]]), 2
+    jacobian = slopes(x)[:, :free]
     spare = len(reached) - parameters
     variance = max(2 * best.cost / spare, EXACT**2) if spare else np.nan
     try:
         spread = np.diag(np.linalg.inv(jacobian.T @ jacobian)) * variance
         errors = np.where(spread < 0, np.inf, np.sqrt(np.abs(spread)))  # practically singular
     except np.linalg.LinAlgError:  # a curve without a bend does not determine B_c
-        errors = np.full(parameters, np.inf if spare else np.nan)
+        errors = np.full(free, np.inf if spare else np.nan)
+    errors = np.append(errors, [np.inf] * (parameters - free))
     steps_min, critical, sharpness = np.exp([*x, 0.0][:3]).tolist()
     return Fit(
         steps_min=steps_min,

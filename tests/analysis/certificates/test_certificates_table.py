@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.certificates import table
-from analysis.certificates.estimate import certificate
+from analysis.certificates.estimate import certificate, power
 from analysis.counting import Goal
 from analysis.load import load
 from analysis.report.build import read
@@ -114,3 +114,12 @@ def test_the_question_keeps_the_step_and_old_questions_keep_their_keys(make_stud
     assert at.train_steps == study.train_steps == 2000
     with pytest.raises(ValueError, match="from 1 to the budget of 2,000"):
         replace(study, branch=study.branch._replace(rerun=0, certify=2001))
+
+
+def test_the_seeds_needed_hold_for_all_steps_that_were_tested(certified):
+    one = table.table(certified([500], [0.08, 0.1, 0.09, 0.105, 0.07, 0.11]))
+    five = table.sentences(one.assign(steps_tested=5))[1]
+    [row] = one.to_dict("records")
+    n = int(five.split(", ")[-1].split()[0])
+    least, fewer = (power(each, 0.1 - row["mean"], row["sd"], 0.01 / 5) for each in (n, n - 1))
+    assert least >= 0.8 > fewer

@@ -16,6 +16,15 @@ def regimes(useful=(48, 40, 60), perfect=(4, 3, 5), critical=(16, 14, 18), part=
     return scaled([({"part": part}, {"useful": useful, "perfect": perfect, "critical": critical})], sizes)
 
 
+def missed_beyond(last):
+    """Regimes whose flat part lies between the largest batch size that reached the goal and the largest one."""
+    made = regimes()
+    steps_ = made.table("steps_to_result")
+    missed = steps_["batch_size"] > last
+    steps_ = steps_.assign(curve_steps=steps_["curve_steps"].mask(missed), reached=~missed)
+    return Evidence({**made.tables, "steps_to_result": steps_}, made.about)
+
+
 def goals(tight, loose, optimizers=("sgd",)):
     rows = [{"goal_threshold": 0.02, **tight}, {"goal_threshold": 0.05, **loose}]
     names = {"workload": "digits", "goal_metric": "val/classification_error", "bound": "="}
@@ -107,6 +116,8 @@ CASES = [
     ("a", "shown", regimes(useful=(100, 50, INF), critical=(4, 3.5, 4.5))),  # flat from B = 90 on
     ("a", "not shown", regimes(useful=(100, 50, INF))),  # the flat part may begin beyond the largest batch size
     ("a", "not shown", regimes(perfect=(2, 0.5, 5))),
+    ("a", "not shown", regimes(perfect=(1.45, 1.3, 1.6))),  # steps fall with the square root from the start
+    ("a", "not shown", missed_beyond(32)),  # it ends where larger batch sizes missed the goal
     ("a", "not shown", regimes(useful=(128, 120, INF, ">"))),  # it ends before the training set does
     ("a", "contradicted", regimes((16384, 16384, INF, ">"), critical=(8000, 7000, 9000), part="16384", sizes=LARGE)),
     ("b", "shown", goals(critical(20, 1.2), critical(24, 1.2))),

@@ -10,7 +10,9 @@ from scipy import stats
 
 from analysis.counting import Goal
 from analysis.estimates import limits, split, tuned
+from analysis.estimates.until import widest
 from analysis.load import CURVE, GOAL, STUDY
+from analysis.question.until import Until
 from analysis.tables import answers, scaling, steps_to_result
 from study.records import Budget
 from study.settings import Evaluation
@@ -263,3 +265,20 @@ def test_steps_known_only_as_an_upper_bound_have_no_part_in_a_curve(results, tmp
 def test_upper_bounds_say_so(results, tmp_path, says):
     results(four(AT_FIRST), evaluation=Evaluation())
     assert "≤ 40" in says("report", tmp_path)
+
+
+def test_steps_that_are_only_an_upper_bound_take_no_part_in_a_split_or_in_the_width():
+    rng = np.random.default_rng(0)
+    sizes = [2**k for k in range(8)]
+    seeds = {size: (640 / size * np.exp(0.2 * rng.standard_normal(4))).tolist() for size in sizes}
+    rows = [{**NAMES, "batch_size": size, "rerun": n, "steps": s} for size in sizes for n, s in enumerate(seeds[size])]
+    steps = pd.DataFrame({**NAMES, "batch_size": sizes, "steps_to_result": [640 // size for size in sizes]})
+    runs, firsts = pd.DataFrame(rows), [1] * 7 + [100]  # at batch size 128 the goal was met at the first evaluation
+    found = tuned.table(steps.assign(first_evaluation=firsts), runs)
+    without = tuned.table(steps[:7], runs[runs["batch_size"] < 128])
+    assert found[["optimum_low", "optimum_high"]].iloc[-1].isna().all()
+    assert tuned.log_errors(found).keys() == set(sizes[:7])
+    assert split.shares(found) == split.shares(without)
+    assert split.table(found)["batch_sizes"].tolist() == [7]
+    width = Until("width", 1.5)
+    assert widest(width, found, pd.DataFrame()) == widest(width, without, pd.DataFrame()) < INF

@@ -64,3 +64,17 @@ def test_profiles_count_what_was_tried():
     assert set(found["problems"]) == {2}
     figure = canvas.draw(lambda ax: profiles(ax, found))
     assert [line.get_ydata()[-1] for line in figure.axes[0].lines] == [1.0, 0.5]
+
+
+def test_who_met_the_goal_at_the_first_evaluation_did_not_miss_it():
+    made = three()
+    taken = made.table("steps_to_result")
+    at_once = (taken["optimizer"] == "adam") & (taken["batch_size"] == 8)
+    tables = {**made.tables, "steps_to_result": taken.assign(first_evaluation=np.where(at_once, 1e6, 1))}
+    found = standings.fewest(type(made)(tables, made.about))
+    adam = found[(found["optimizer"] == "adam") & (found["batch_size"] == 8)].iloc[0]
+    assert (adam["bound"], adam["leads"]) == ("<", True)
+    assert adam["steps"] == 66
+    problems = standings.profile(found).groupby("optimizer")["problems"].first()
+    assert set(problems) == {len(SIZES) - 1}, "the best at batch size 8 is unknown"
+    assert standings.profile(found).groupby("optimizer")["share"].max().eq(1).all()

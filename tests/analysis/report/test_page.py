@@ -316,6 +316,14 @@ def test_csv_files_keep_full_precision_and_do_not_depend_on_the_order_of_rows(tm
     assert [row["steps_to_result"] for row in rows] == ["1725", "200", ""] * 2
 
 
+@pytest.mark.parametrize("information", [[1 / 3, None], [None, None], [1 / 3, 2 / 3]])
+def test_numbers_of_fits_have_eight_digits_whatever_is_missing(tmp_path, information):
+    """A column without any number made the others keep bits that depend on the processor."""
+    made = pd.DataFrame({"optimizer": ["sgd", "adam"], "steps_min": [1 / 3, 200 / 3], "information": information})
+    [path] = write_tables(tmp_path, {"fits": made.astype({"steps_min": object})})
+    assert {row["steps_min"] for row in csv.DictReader(io.StringIO(path.read_text()))} == {"0.33333333", "66.666667"}
+
+
 def test_every_term_and_every_title_is_defined_in_the_methods(text):
     defined = set(re.findall(r'id="(method-[^"]*)"', methods.rendered()))
     assert {methods.anchor(term) for term in methods.TERMS.values()} <= defined

@@ -37,6 +37,15 @@ def test_an_exact_shoulder(critical, sharpness):
     assert (fit.critical, fit.sharpness) == pytest.approx((critical, sharpness), rel=1e-3)
 
 
+def test_a_bend_between_two_batch_sizes_is_as_sharp_as_it_can_be():
+    """Any sharp bend fits as well: the descent ended anywhere, with errors of 1e5 on one processor and 2e7 on another."""
+    steps = {16: 37243.697, 64: 8877.6864, 256: 1445.3539, 1024: 841.04934}  # Adam on softmax regression
+    found = [fits.shoulder({size: value * (1 + tiny) for size, value in steps.items()}) for tiny in (0, 1e-9, -3e-9)]
+    assert [each.sharpness for each in found] == pytest.approx([50] * 3)
+    assert max(each.log_errors[1] for each in found) < 2
+    assert len({f"{each.log_errors[1]:.6g}" for each in found}) == 1
+
+
 def test_zhang_uses_a_fifth_more_data_than_linear_scaling_from_the_base():
     fit = fits.hyperbola(curve(100))
     for base in (1, 16, 256):
