@@ -38,7 +38,7 @@ def test_an_exact_shoulder(critical, sharpness):
 
 
 def test_a_bend_between_two_batch_sizes_is_as_sharp_as_it_can_be():
-    """Any sharp bend fits as well: the descent ended anywhere, with errors of 1e5 on one processor and 2e7 on another."""
+    """Any sharp bend fits as well: the descent ended anywhere, with errors of 1e5 here and 2e7 elsewhere."""
     steps = {16: 37243.697, 64: 8877.6864, 256: 1445.3539, 1024: 841.04934}  # Adam on softmax regression
     found = [fits.shoulder({size: value * (1 + tiny) for size, value in steps.items()}) for tiny in (0, 1e-9, -3e-9)]
     assert [each.sharpness for each in found] == pytest.approx([50] * 3)
