@@ -6,8 +6,10 @@ A file counts if the user wrote it (`study.user_code.ownership`).
 import ast
 import hashlib
 import inspect
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import pairwise
@@ -32,23 +34,33 @@ def code(parts: Iterable[Any]) -> dict[str, float]:
 
 def code_of_command(words: Iterable[str]) -> dict[str, float]:
     """`code` and `code <file>` -> a hash, as `code`, of the files that the words of a command name: Python files with
-    all modules of the user's that they import, other files by their bytes. Programs of Python's own do not count.
+    all modules of the user's that they import, from their folder or from Python's path, other files by their bytes.
+    Programs of Python's own do not count.
 
     Arguments:
         words: such as `train.py`, `--config=small.yaml`, or a module after `-m`.
     """
+    return _joined(_of_words(words))
+
+
+def _of_words(words: Iterable[str]) -> dict[str, float]:
+    """`code_of_command` as file -> hash."""
     found: dict[str, float] = {}
     for before, word in pairwise(["", *words]):
         path = Path(word.rpartition("=")[2])
-        if before == "-m":
-            found |= _hashes(_files([word], [str(Path.cwd())]))
+        if before == "-c":  # of a shell, or of Python
+            found |= _hashes(_files(_imported(word.encode(), ""), [str(Path.cwd()), *sys.path]))
+            with suppress(ValueError):
+                found |= _of_words(shlex.split(word))
+        elif before == "-m":
+            found |= _hashes(_files([word], [str(Path.cwd()), *sys.path]))
         elif path.suffix == ".py" and path.is_file():
             found[str(path)] = _hashed(path.read_bytes())
-            found |= _hashes(_files(_imported(path.read_bytes(), ""), [str(path.parent.resolve())]))
+            found |= _hashes(_files(_imported(path.read_bytes(), ""), [str(path.parent.resolve()), *sys.path]))
         elif path.is_file() and not path.name.startswith("python") and is_users(str(path)):
             with path.open("rb") as file:
                 found[str(path)] = whole(hashlib.file_digest(file, "sha256").digest())
-    return _joined(found)
+    return found
 
 
 def _joined(hashes: Mapping[str, float]) -> dict[str, float]:

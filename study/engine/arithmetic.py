@@ -6,6 +6,7 @@ To add one, see docs/internals/arithmetic.md.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from study.engine.fused import linear_blocks, linear_chain, onednn, vmapped
@@ -76,8 +77,8 @@ def fusible(model: nn.Module, study: Study) -> bool:
 def unfusible(model: nn.Module, study: Study) -> str | None:
     """Why no stack can compute this study; None if one can.
 
-    It needs whole batches, an optimizer with a rule for single parameters, a trained parameter, and no gradient hooks
-    (see `is_watched`).
+    It needs whole batches, an optimizer with a rule for single parameters, a trained parameter, parameters of the type
+    of a row, and no gradient hooks (see `is_watched`).
     """
     if study.micro_batch is not None:
         return f"its batches are split into micro-batches of {study.micro_batch}"
@@ -86,6 +87,9 @@ def unfusible(model: nn.Module, study: Study) -> str | None:
     for name, parameter in model.named_parameters():
         if is_watched(parameter):
             return f"its parameter {name} has gradient hooks; leave them out"
+        if parameter.requires_grad and parameter.dtype != torch.get_default_dtype():
+            kind, row = (str(each).removeprefix("torch.") for each in (parameter.dtype, torch.get_default_dtype()))
+            return f"its parameter {name} is {kind}, and rows of trials hold {row}"
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return "it has no trained parameter"
     return None

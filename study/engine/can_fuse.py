@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.func import functional_call
 
 from study.data import trees
 from study.data.resident import Data, Source
@@ -16,6 +17,7 @@ from study.engine.evaluation import initial_model, measure
 from study.engine.serial import Run
 from study.engine.timing import started
 from study.errors import UsageError
+from study.optimizers.per_parameter import treatments
 from study.records import Study
 from study.space import values
 from workloads.base import Splits, Workload
@@ -43,6 +45,8 @@ def lanes_fail(study: Study, workload: Workload, data: Data, device: str | None 
     """
     try:
         if study.arithmetic == "vmap" and (why := _alone(workload, data, study)):
+            return why
+        if why := _elsewhere(workload, data, study):
             return why
         with warnings.catch_warnings():
             # An operation without a rule for `vmap` runs lane by lane, slower than training one model after another.
@@ -72,6 +76,14 @@ def _generators(device: torch.device) -> list[Any]:
     return [*found, torch.cuda.get_rng_state(device).tolist()] if device.type == "cuda" else found
 
 
+def _varies(study: Study, run: Run) -> bool:
+    """Whether updates have different learning rates: by the schedule, or by groups of the workload."""
+    rate = study.constant.learning_rate(run.trial.hyperparameters)
+    few = range(0, study.train_steps, max(1, study.train_steps // 64))
+    grouped = any(each.rate != 1 for each in treatments(run.model, run.workload).values())
+    return grouped or len({rate(step) for step in [*few, study.train_steps - 1]}) > 1
+
+
 def told(error: BaseException) -> str:
     """Why two lanes failed with this error, with the cure where one is known."""
     text = " ".join(str(error).split())
@@ -79,6 +91,39 @@ def told(error: BaseException) -> str:
         if found := re.search(pattern, text):
             return meaning.format(*found.groups())
     return f"two trials side by side raise {type(error).__name__}: {text[:200]}".rstrip(". ")
+
+
+def _elsewhere(workload: Workload, data: Data, study: Study) -> str | None:
+    """Why the outputs do not follow from the parameters by name, which lanes replace; None if they do.
+
+    Weights may be tied by their memory, or reach `forward` by another way: a list, a closure. A change in place reaches
+    all places where a weight is used, a replaced parameter only its own.
+    """
+    model = initial_model(workload, study.trial(0, {}), data.device, data.layout).eval()
+    few = range(min(3, data.counts["val"]))
+    with torch.no_grad(), generators.seeded(0, data.device):
+        moved = {
+            name: each + torch.randn_like(each) * (0.1 * each.abs().mean() + 1e-3)
+            for name, each in model.named_parameters()
+            if each.is_floating_point()
+        }
+        given = {name: each.clone() for name, each in moved.items()}  # `forward` may write into weights
+        for inputs, _ in data.chunks("val", few, len(few)):
+            arguments, keywords = trees.arguments(model, trees.cloned(inputs))
+            with generators.seeded(0, data.device):
+                replaced = functional_call(model, given, arguments, keywords)
+            for name, parameter in model.named_parameters():
+                if name in moved:
+                    parameter.copy_(moved[name])
+            with generators.seeded(0, data.device):
+                changed = trees.call(model, trees.cloned(inputs))
+            pairs = zip(trees.leaves(replaced), trees.leaves(changed), strict=True)
+            if not all(torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True) for one, other in pairs):
+                return (
+                    "its outputs depend on weights that are not parameters of their own, such as a weight kept in a "
+                    "list or a closure, or tied by its memory (`.data`); assign the parameter itself to tie it"
+                )
+    return None
 
 
 def _alone(workload: Workload, data: Data, study: Study) -> str | None:
@@ -127,10 +172,19 @@ def refusal(study: Study, workload: Workload, data: Data) -> str | None:
         trial = small.trial(0, values(study.search.space, [unit] * len(study.search.space)))
         try:
             with generators.restored(data.device):
-                run = Run(small, workload, data, trial)
-                for _ in range(2):
-                    run.update(run.hyperparameters["learning_rate"])
-                    run.step += 1
+                run, slower = (Run(small, workload, data, trial) for _ in range(2))
+                for share in (1.0, 0.5):
+                    before = [parameter.detach().clone() for parameter in run.model.parameters()]
+                    for each, part in ((run, 1.0), (slower, share)):
+                        each.update(part * each.hyperparameters["learning_rate"])
+                        each.step += 1
+            after, other = (list(each.model.parameters()) for each in (run, slower))
+            moved = not all(map(torch.equal, before, after))
+            if moved and _varies(study, run) and all(map(torch.equal, after, other)):
+                return (
+                    "because its step takes no notice of `lr` in its param_groups, which schedules and groups set: let "
+                    "it read group['lr']"
+                )
         except Exception as error:
             told = str(error).splitlines()[0] if str(error) else type(error).__name__
             return f"with {', '.join(f'{n}={v:g}' for n, v in small.resolved(trial.hyperparameters).items())}: {told}"

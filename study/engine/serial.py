@@ -123,6 +123,7 @@ class Run:
         self.fresh = snapshots.of_model(self.model)
         self.of_optimizer = snapshots.changed(built, self.fresh)
         """Attributes that belong to the optimizer, such as hooks that collect gradients."""
+        self.outset = hidden_state.of_optimizer(self.optimizer, self.model)
         self._parts_checked = False
         self._leaves_trace: bool | None = None
         """Whether an evaluation changes attributes or buffers of the model; None: no evaluation yet."""
@@ -159,17 +160,21 @@ class Run:
         """Continue from a checkpoint of this model and optimizer (`settings`: see `checkpoints.put_state`)."""
         self.step = found.step
         for name, tensor in self.weights.items():
-            tensor.copy_(found.weights[name])
+            if name in found.weights:  # trunks of earlier versions lack buffers that are not persistent
+                tensor.copy_(found.weights[name])
         checkpoints.put_state(self.optimizer, found.state, settings)
+        for name, value in found.state.get("of_optimizer", {}).items():
+            setattr(self.optimizer, name, hidden_state.copied(value))
         hidden_state.put(self.model, found.state.get("attributes", {}))
         if (stream := self.stream()) is not None:
             stream.saved = found.state.get("stream")
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The model's state by name, and its average with the prefix `ema.` if there is one."""
+        """The model's state by name, and its average with the prefix `ema.` if there is one. Buffers that are not
+        persistent belong to it, because training may change them."""
         average = {} if self.average is None else self.average.state_dict(prefix="ema.")
-        return self.model.state_dict() | average
+        return dict(self.model.named_buffers()) | self.model.state_dict() | average
 
     def finish(self, proposals: Proposals) -> Curve:
         """Train until the trial reaches its goal, diverges, or reaches its step limit or budget."""
@@ -206,20 +211,24 @@ class Run:
     def packed(self) -> bytes | None:
         """A checkpoint; empty on other ranks than 0; None, with a warning, if none can hold the state of the model."""
         state = checkpoints.state_of(self.model, self.optimizer)
-        changed = self._changed_attributes()
+        changed, inside = self._changed_attributes(), hidden_state.changed_in(self.optimizer, self.model, self.outset)
         odd = [
-            f"{name} ({type(value).__name__})" for name, value in changed.items() if not hidden_state.is_plain(value)
+            f"{name} ({type(value).__name__})"
+            for name, value in [*changed.items(), *inside.items()]
+            if not hidden_state.is_plain(value)
         ]
         if odd:
             warnings.warn(
-                f"checkpoints cannot hold {', '.join(odd)}, which the model of {self.study.name} changes while it "
-                "trains: an interrupted trial starts again from step 0. Keep such state in numbers, lists, dicts or "
-                "buffers.",
+                f"checkpoints cannot hold {', '.join(odd)}, which the model or the optimizer of {self.study.name} "
+                "changes while it trains: an interrupted trial starts again from step 0. Keep such state in numbers, "
+                "lists, dicts or buffers.",
                 stacklevel=2,
             )
             return None
         if changed:
             state["attributes"] = changed
+        if inside:
+            state["of_optimizer"] = inside
         if (stream := self.stream()) is not None and hidden_state.is_plain(stream.saved):
             state["stream"] = stream.saved
         return checkpoints.pack(self.log, Checkpoint(self.step, self.weights, state)) if self.team.rank == 0 else b""
@@ -241,6 +250,8 @@ class Run:
             assert self.average is not None
             for held, now in zip(self.average.buffers(), self.model.buffers(), strict=True):
                 held.copy_(now)  # running statistics: only weights are averaged
+            state = {name: value for name, value in self._changed_attributes().items() if not name.endswith("_hooks")}
+            hidden_state.put(self.average, state)
             with hidden_state.untouched(self.average) if self._leaves_trace else nullcontext():
                 return forward(self.study, self.average, given)
         switched: list[Any] = [self.model, self.optimizer] if hasattr(self.optimizer, "eval") else [self.model]

@@ -74,25 +74,32 @@ def lamb_(w: Tensor, g: Tensor, state: State, h: Scalars, steps: Tensor) -> None
 def torch_sgd(model: nn.Module, h: Values, treatments: Treatments = ALL_USUAL) -> torch.optim.Optimizer:
     """SGD, or heavy-ball momentum if `momentum` is given."""
     groups = param_groups(model, h["learning_rate"], treatments)
-    return torch.optim.SGD(groups, lr=h["learning_rate"], momentum=h.get("momentum", 0.0), fused=True)
+    return torch.optim.SGD(groups, lr=h["learning_rate"], momentum=h.get("momentum", 0.0), fused=_has_kernel(model))
 
 
 def torch_nesterov(model: nn.Module, h: Values, treatments: Treatments = ALL_USUAL) -> torch.optim.Optimizer:
     """Nesterov momentum; plain SGD at momentum 0, where torch refuses Nesterov."""
     groups, m = param_groups(model, h["learning_rate"], treatments), h["momentum"]
-    return torch.optim.SGD(groups, lr=h["learning_rate"], momentum=m, nesterov=m > 0, fused=True)
+    return torch.optim.SGD(groups, lr=h["learning_rate"], momentum=m, nesterov=m > 0, fused=_has_kernel(model))
 
 
 def torch_adam(model: nn.Module, h: Values, treatments: Treatments = ALL_USUAL) -> torch.optim.Optimizer:
     """Adam."""
-    return torch.optim.Adam(param_groups(model, h["learning_rate"], treatments), **_adam(h))
+    return torch.optim.Adam(param_groups(model, h["learning_rate"], treatments), **_adam(model, h))
 
 
 def torch_adamw(model: nn.Module, h: Values, treatments: Treatments = ALL_USUAL) -> torch.optim.Optimizer:
     """AdamW."""
     groups = param_groups(model, h["learning_rate"], treatments)
-    return torch.optim.AdamW(groups, **_adam(h), weight_decay=h["weight_decay"])
+    return torch.optim.AdamW(groups, **_adam(model, h), weight_decay=h["weight_decay"])
 
 
-def _adam(h: Values) -> dict[str, Any]:
-    return {"lr": h["learning_rate"], "betas": (h["beta1"], h["beta2"]), "eps": h["epsilon"], "fused": True}
+def _adam(model: nn.Module, h: Values) -> dict[str, Any]:
+    betas = h["beta1"], h["beta2"]
+    return {"lr": h["learning_rate"], "betas": betas, "eps": h["epsilon"], "fused": _has_kernel(model)}
+
+
+def _has_kernel(model: nn.Module) -> bool:
+    """Whether torch's fused kernels are right for these parameters: that of SGD on CPUs loses the momentum of weights
+    in half precision (torch 2.13), and none takes complex ones."""
+    return all(parameter.dtype in (torch.float32, torch.float64) for parameter in model.parameters())

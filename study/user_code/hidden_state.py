@@ -3,10 +3,14 @@
 Attributes have names such as `layers.0.calls`.
 """
 
+import collections
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from study.user_code.snapshots import Digest, Snapshot, attributes, changed, of_model
@@ -20,6 +24,22 @@ def changed_attributes(model: nn.Module, before: Snapshot) -> dict[str, Any]:
     return {name: now[name] for name in changed(before, of_model(model)) if name in now}
 
 
+def of_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> Snapshot:
+    """The attributes of an optimizer that its `state_dict` leaves out. Those of ours and of torch keep none, and a
+    class with a `state_dict` of its own says itself what its state is."""
+    known = all(kind.__module__.startswith(("study.", "torch.")) for kind in type(optimizer).__mro__[:-1])
+    if known or type(optimizer).state_dict is not torch.optim.Optimizer.state_dict:
+        return {}
+    digest, kept = Digest(model), ("state", "param_groups", "defaults")
+    return {name: digest(value) for name, value in vars(optimizer).items() if name not in kept}
+
+
+def changed_in(optimizer: torch.optim.Optimizer, model: nn.Module, before: Snapshot) -> dict[str, Any]:
+    """The attributes of an optimizer that differ from an earlier `of_optimizer`."""
+    now = vars(optimizer)
+    return {name: now[name] for name in changed(before, of_optimizer(optimizer, model)) if name in now}
+
+
 def is_plain(value: Any) -> bool:
     """Whether a checkpoint can hold the value: numbers, texts, tensors, and lists and dicts of them."""
     if isinstance(value, Mapping):
@@ -30,7 +50,7 @@ def is_plain(value: Any) -> bool:
 
 
 def copied(value: Any) -> Any:
-    """A copy of a plain value, also of plain values in lists and dicts; other objects are kept as they are.
+    """A copy of a plain value, of an array, or of a container of plain values; other objects are kept as they are.
 
     So are parameters: torch's recurrent layers hold theirs in a list, too, and compute with those in the list.
     """
@@ -40,6 +60,12 @@ def copied(value: Any) -> Any:
         return {key: copied(each) for key, each in value.items()}
     if type(value) in (list, tuple):
         return type(value)(map(copied, value))
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, collections.deque):
+        return type(value)(map(copied, value), value.maxlen)
+    if type(value) in (set, collections.Counter, collections.defaultdict):
+        return copy.copy(value)
     return value
 
 

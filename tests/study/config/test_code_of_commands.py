@@ -1,0 +1,28 @@
+"""The code of a command: also modules that its Python finds elsewhere, and what a shell is asked to run."""
+
+import pytest
+
+from study.config.code_fingerprint import code_of_command
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["python", "scripts/train.py"],
+        ["python", "-m", "made_package.train"],
+        ["bash", "-c", "python scripts/train.py --lr 0.1"],
+        ["python", "-c", "import made_package.train"],
+    ],
+    ids=["script", "module", "shell", "words of Python"],
+)
+def test_modules_on_pythons_path_count(tmp_path, monkeypatch, words):
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts/train.py").write_text("import made_package.train\n")
+    (tmp_path / "src/made_package").mkdir(parents=True)
+    (tmp_path / "src/made_package/__init__.py").write_text("")
+    (tmp_path / "src/made_package/train.py").write_text("X = 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "src")
+    before = code_of_command(words)
+    (tmp_path / "src/made_package/train.py").write_text("X = 2\n")
+    assert code_of_command(words)["code made_package/train.py"] != before["code made_package/train.py"]

@@ -1,0 +1,246 @@
+"""Weights and state that users keep in unusual places count in every engine, after a restart and in evaluations."""
+
+import collections
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.desks import Desk, assert_same_bits
+from helpers.desks import trained as train_all
+from helpers.users import plain_loop
+from helpers.users import workloads as users
+from torch import Tensor, nn
+
+from study.engine import can_fuse
+from study.engine.arithmetic import unfusible
+from study.settings import Evaluation
+
+SPACE = {"learning_rate": {"choices": [0.03]}, "momentum": {"choices": [0.9]}}
+RATE = {"learning_rate": {"choices": [0.1]}}
+DECAY = {"learning_rate_decay_fraction": {"choices": [0.5]}, "end_learning_rate_factor": {"choices": [0.01]}}
+
+
+class Shared(nn.Module):
+    """A weight that is used in two places."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(10, 10), nn.Linear(10, 10), nn.Linear(10, 4)
+        weight = self.first.weight
+        if how == "data":
+            self.second.weight.data = weight.data
+        elif how == "parameter of the same memory":
+            self.second.weight = nn.Parameter(weight.data)
+        elif how == "list":
+            self.held = [weight]
+            self.second.forward = lambda h: h @ self.held[0]  # type: ignore[method-assign]
+        elif how == "closure":
+            self.second.forward = lambda h: h @ weight  # type: ignore[method-assign]
+        else:
+            self.second.weight = weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.second(torch.relu(self.first(x)))))
+
+
+def sequence() -> nn.Module:
+    model = nn.Sequential(nn.Linear(10, 10), nn.ReLU(), nn.Linear(10, 4))
+    model[2].weight.data = model[0].weight.data[:4]
+    return model
+
+
+def of(model: Any) -> Any:
+    class Workload(users.Base):
+        def model(self) -> nn.Module:
+            return model()
+
+        def data(self) -> Any:
+            from study.data.resident import Data
+
+            return Data.of(self.splits(users.CPU))
+
+    return Workload()
+
+
+def asked(make_study: Any, **fields: Any) -> Any:
+    given = {"space": SPACE, "steps": 24, "batch_size": 16, "evaluation": Evaluation(0.1, 1.6, 1)} | fields
+    return make_study(examples=500, **given)
+
+
+def trial_of(study: Any) -> Any:
+    return study.trial(0, {name: each.choices[0] for name, each in study.search.space.items()})
+
+
+def trained(study: Any, workload: Any, **more: Any) -> Any:
+    return train_all(study, Desk([trial_of(study)], **more), workload=workload, data=workload.data())
+
+
+@pytest.mark.parametrize("how", ["data", "parameter of the same memory", "list", "closure", "parameter"])
+def test_lanes_refuse_weights_that_are_tied_behind_torchs_back(make_study, how):
+    why = can_fuse.lanes_fail(asked(make_study, arithmetic="vmap"), of(lambda: Shared(how)), of(users.mlp).data())
+    assert (why is None) == (how == "parameter")
+    assert why is None or "weights that are not parameters of their own" in why
+
+
+def test_a_linear_chain_refuses_layers_that_share_memory(make_study):
+    study = asked(make_study, arithmetic="linear_chain")
+    assert "tied by its memory" in str(can_fuse.lanes_fail(study, of(sequence), of(sequence).data()))
+    assert can_fuse.lanes_fail(study, of(users.mlp), of(users.mlp).data()) is None
+
+
+class Filter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter, self.head = nn.Parameter(torch.randn(10, dtype=torch.complex64)), nn.Linear(10, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.fft.ifft(torch.fft.fft(x) * self.filter).real)
+
+
+class Half(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = users.mlp().bfloat16()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.bfloat16()).float()
+
+
+@pytest.mark.parametrize(("model", "tolerance"), [(Filter, 1e-5), (Half, 0.05)])
+def test_parameters_of_other_types_train_alone_as_in_a_plain_loop(make_study, model, tolerance):
+    study, workload = asked(make_study), of(model)
+    assert "rows of trials hold float32" in str(unfusible(model(), study))
+    found = trained(study, workload)[0].errors["val/loss"]
+    np.testing.assert_allclose(found, plain_loop.by_hand(study, workload, trial_of(study))["loss"], rtol=tolerance)
+
+
+class Centred(nn.Module):
+    """A running mean in a buffer that is not persistent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = users.mlp()
+        self.register_buffer("mean", torch.zeros(10), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean.lerp_(x.mean(0), 0.1)
+        return self.inner(x - self.mean)
+
+
+class Averaging(torch.optim.SGD):
+    """Lookahead that keeps its count and its slow weights as attributes."""
+
+    def __init__(self, params: Any, lr: float, keep: Any = list) -> None:
+        super().__init__(params, lr=lr)
+        self.count, self.slow, self.keep = 0, None, keep
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        weights = [weight for group in self.param_groups for weight in group["params"]]
+        self.count += 1
+        self.slow = self.slow or self.keep(weight.clone() for weight in weights)
+        for slow, weight in zip(self.slow, weights, strict=True) if self.count % 5 == 0 else ():
+            weight.copy_(slow.lerp_(weight, 0.5))
+        return loss
+
+
+class Hiding(Averaging):
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, lr, collections.deque)
+
+
+class Resting(torch.optim.Optimizer):
+    """Rests at every third step, which it counts in an attribute; its `step` does not call a closure."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+        self.count = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.count += 1
+        for group in self.param_groups:
+            for weight in group["params"] if self.count % 3 else ():
+                weight.sub_(group["lr"] * weight.grad)
+
+
+class OwnRate(torch.optim.Optimizer):
+    """Reads its learning rate from an attribute, which no schedule reaches."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {})
+        self.lr = lr
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for weight in group["params"]:
+                weight.sub_(self.lr * weight.grad)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [
+        (Centred, {}),
+        (users.mlp, {"optimizer": f"{__name__}.Averaging", "space": RATE}),
+        (users.mlp, {"optimizer": f"{__name__}.Resting", "space": RATE}),
+    ],
+    ids=["buffer", "optimizer", "optimizer without a closure"],
+)
+def test_a_trial_continues_with_all_of_its_state(make_study, model, fields):
+    study, workload = asked(make_study, **fields), of(model)
+    desk = Desk([trial_of(study)], minutes=0)
+    whole = train_all(study, desk, workload=workload, data=workload.data())
+    for _, content in desk.taken[3::7]:
+        assert_same_bits(trained(study, workload, kept={0: content}), whole)
+
+
+def test_state_of_an_optimizer_that_no_checkpoint_can_hold_is_said(make_study):
+    study = asked(make_study, optimizer=f"{__name__}.Hiding", space=RATE)
+    with pytest.warns(UserWarning, match=r"checkpoints cannot hold slow \(deque\), which the model or the optimizer"):
+        trained(study, of(users.mlp), minutes=0)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear_decay"])
+def test_an_optimizer_that_no_schedule_reaches_is_refused(make_study, schedule):
+    space, workload = RATE if schedule == "constant" else RATE | DECAY, of(users.mlp)
+    study = asked(make_study, optimizer=f"{__name__}.OwnRate", space=space, schedule=schedule)
+    said = can_fuse.refusal(study, workload, workload.data())
+    assert (said is None) == (schedule == "constant")
+    assert said is None or "its step takes no notice of `lr`" in said
+
+
+class Cooling(nn.Module):
+    """Counts its forward passes in an object, and cools down with them."""
+
+    def __init__(self, count: Any, only_training: bool = False) -> None:
+        super().__init__()
+        self.inner, self.count, self.only = users.mlp(), count, only_training
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training or not self.only:
+            self.count[0] += 1
+        return torch.tanh(self.inner(x) * 0.97 ** float(self.count[0]))
+
+
+@pytest.mark.parametrize(
+    "count",
+    [lambda: np.zeros(1), collections.Counter, lambda: collections.deque([0], 5)],
+    ids=["array", "map", "deque"],
+)
+def test_an_evaluation_leaves_no_trace_in_objects(make_study, count):
+    study, workload = asked(make_study), of(lambda: Cooling(count()))
+    rare = replace(study, evaluation=Evaluation(first=1.0, ratio=2.0, every=1))
+    often, once = (trained(each, workload)[0].errors["val/loss"][-1] for each in (study, rare))
+    assert often == once
+
+
+def test_averaged_weights_are_evaluated_with_the_state_of_the_model(make_study):
+    """An average that forgets at once is the model itself."""
+    space = SPACE | {"ema_decay": {"choices": [1e-9]}}
+    [curve] = trained(asked(make_study, space=space), of(lambda: Cooling([0], only_training=True))).values()
+    np.testing.assert_allclose(curve.errors["val/ema_loss"], curve.errors["val/loss"], rtol=1e-5)
