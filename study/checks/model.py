@@ -33,11 +33,22 @@ def mixture(examples: int) -> list[int]:
 
 
 def built(study: Study, workload: Workload, seed: int = 0) -> nn.Module:
-    """The workload's initial model of a seed. Raises UsageError if it is no module that can be trained."""
+    """The workload's initial model of a seed.
+
+    Raises:
+        UsageError: it is no module that can be trained, or has the same weights for every seed.
+    """
     with calling(study, "model()"), generators.seeded(seed):
         model = workload.model()
+        reseeded = torch.initial_seed() != seed
     if not isinstance(model, nn.Module):
         raise UsageError(f"{study.name}.model() must return a torch.nn.Module, but got a {type(model).__name__}.")
+    if reseeded:
+        raise UsageError(
+            f"{study.name}.model() must leave the seed to the study, but it seeds torch's generator "
+            "(torch.manual_seed): all trials would start from the same weights, and fresh seeds differ in the order of "
+            "the data alone; leave the call out, or put it and what it is for into `with torch.random.fork_rng():`."
+        )
     return model
 
 

@@ -69,8 +69,8 @@ def checked(workload: Workload, splits: Splits, expected: Mapping[str, float]) -
         raise Refused(
             f"splits() of {workload.name} gives other data in each process ({named(differing)} {verb}): it draws from "
             "a generator that no seed of ours settles, such as np.random.default_rng(), or depends on the order of a "
-            "set or of a folder's files; give such a generator a fixed seed, np.random.default_rng(0), and sort sets "
-            "and files."
+            "set or of a folder's files; make such a generator within splits() with a fixed seed, "
+            "np.random.default_rng(0), have no example draw from it when it is read, and sort sets and files."
         )
     return splits
 

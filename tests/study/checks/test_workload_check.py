@@ -1,8 +1,10 @@
 """Workloads of the user's own that cannot be trained: what is wrong is said in words before anything is trained."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
+import torch
 from helpers.users.checked import Does, settled
 from torch import nn
 
@@ -37,6 +39,23 @@ class Masked(Does):
 def test_models_that_cannot_be_trained(tmp_path, monkeypatch, model, said):
     monkeypatch.setattr(FullyConnected, "model", lambda self: model())
     with pytest.raises(UsageError, match=said):
+        settled(tmp_path)
+
+
+def seeding(seed, within):
+    """A builder with a seed of its own, which puts the generator back if `within` says so."""
+    with within():
+        seed(0)
+        return Does()
+
+
+@pytest.mark.parametrize("seed", [torch.manual_seed, torch.random.manual_seed, torch.default_generator.manual_seed])
+@pytest.mark.parametrize("within", [nullcontext, torch.random.fork_rng])
+def test_a_model_that_seeds_the_generator_starts_every_trial_from_the_same_weights(tmp_path, monkeypatch, seed, within):
+    """As a `seed_everything` in its builder does: fresh seeds were but another order of the data."""
+    monkeypatch.setattr(FullyConnected, "model", lambda self: seeding(seed, within))
+    refused = pytest.raises(UsageError, match=r"must leave the seed to the study, .*fork_rng")
+    with refused if within is nullcontext else nullcontext():
         settled(tmp_path)
 
 
