@@ -64,20 +64,30 @@ def pdf(figures: Sequence[Figure]) -> bytes:
     return buffer.getvalue()
 
 
-@cache
 def _small_first() -> list[str]:
     """Families for the texts of a PDF: the small font, then the whole one for what the small one lacks.
 
     A PDF holds the glyphs that it shows. To cut them out of the whole font takes longer than to draw a figure; out of
-    the small one it takes a quarter of that. The small font is made once and kept with the caches of matplotlib.
+    the small one it takes a quarter of that. The small font is made once and kept with the caches of matplotlib, where
+    they can be written.
     """
-    for weight in ("normal", "bold"):
-        whole = font_manager.findfont(font_manager.FontProperties(family=WHOLE, weight=weight))
-        kept = Path(matplotlib.get_cachedir(), f"{SMALL}-{weight}-{matplotlib.__version__}.ttf".replace(" ", "-"))
-        if not kept.exists():
-            write_atomically(kept, _cut(whole))
-        font_manager.fontManager.addfont(kept)
+    folder = Path(matplotlib.get_cachedir())
+    try:
+        for weight in ("normal", "bold"):
+            kept = folder / f"{SMALL}-{weight}-{matplotlib.__version__}.ttf".replace(" ", "-")
+            if not kept.exists():
+                whole = font_manager.findfont(font_manager.FontProperties(family=WHOLE, weight=weight))
+                write_atomically(kept, _cut(whole))
+            _add(kept)
+    except OSError:  # a cache saves time; a report needs none
+        return [WHOLE]
     return [SMALL, WHOLE]
+
+
+@cache
+def _add(font: Path) -> None:
+    """Tell matplotlib of a font file, once."""
+    font_manager.fontManager.addfont(font)
 
 
 def _cut(font: str) -> bytes:

@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-from functools import cache
 from pathlib import Path
 from shutil import copytree
 
@@ -78,7 +77,6 @@ def test_a_pdf_has_a_page_for_each_panel_and_fonts_for_tex(tmp_path, width):
 def test_a_pdf_looks_as_the_page_and_cuts_its_glyphs_out_of_a_small_font(monkeypatch, tmp_path, heading, whole):
     """The whole font took most of the time of a PDF. It is opened for what the small one lacks alone."""
     monkeypatch.setattr(formats.matplotlib, "get_cachedir", lambda: str(tmp_path))
-    monkeypatch.setattr(formats, "_small_first", cache(formats._small_first.__wrapped__))
     opened, load_font = [], subset.load_font
     monkeypatch.setattr(subset, "load_font", lambda font, *more: opened.append(str(font)) or load_font(font, *more))
     made = []
@@ -92,6 +90,11 @@ def test_a_pdf_looks_as_the_page_and_cuts_its_glyphs_out_of_a_small_font(monkeyp
     assert made[0] == made[1]
     assert sum(formats.SMALL.replace(" ", "-") not in font for font in opened) == whole
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(monkeypatch, tmp_path):
+    monkeypatch.setattr(formats.matplotlib, "get_cachedir", lambda: str(tmp_path / "missing"))
+    assert b"/FontFile2" in formats.pdf([canvas.draw(lambda ax: ax.set_title("digits"))])
 
 
 @pytest.mark.parametrize("name", ["steps_to_result", "best_learning_rate", "time_and_examples"])
