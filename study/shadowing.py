@@ -22,9 +22,10 @@ def look_in_current_folder_last() -> None:
     first = [sys.path.pop(0)] if _is_current(sys.path[0]) else []
     first += [folder for folder in sys.path if _is_current(folder) and not _is_ours(folder)]
     sys.path[:] = [folder for folder in sys.path if _is_ours(folder) or not _is_current(folder)]
-    if others := _other_copies():
-        sys.path.insert(sys.path.index(others[0]), OURS)
-    sys.path += [folder for folder in (OURS, *first[:1]) if folder not in sys.path]
+    place = min(map(sys.path.index, _other_copies()), default=len(sys.path))
+    if OURS not in sys.path[:place]:
+        sys.path.insert(place, OURS)
+    sys.path += [folder for folder in first[:1] if folder not in sys.path]
 
 
 def import_ours() -> None:

@@ -153,7 +153,7 @@ def profile(steps: pd.DataFrame) -> pd.DataFrame:
         tried on, on which it needs at most this factor times the steps of the best one) and problems (their number).
 
     >>> steps = pd.DataFrame({"workload": "digits", "goal": "loss < 1", "batch_size": [8, 8, 16, 16],
-    ...     "optimizer": ["adam", "sgd"] * 2, "steps": [10.0, 20.0, 8.0, 4.0]})
+    ...     "optimizer": ["adam", "sgd"] * 2, "steps": [10.0, 20.0, 8.0, 4.0], "bound": "="})
     >>> profile(steps)
       optimizer  factor  share  problems
     0      adam     1.0    0.5         2
@@ -161,8 +161,7 @@ def profile(steps: pd.DataFrame) -> pd.DataFrame:
     2       sgd     1.0    0.5         2
     3       sgd     2.0    1.0         2
     """
-    if "bound" in steps:
-        steps = steps[~steps["bound"].eq("<").groupby([steps[name] for name in PROBLEM]).transform("any")]
+    steps = steps[steps["bound"].eq("=").groupby([steps[name] for name in PROBLEM]).transform("all")]
     several = steps.groupby(PROBLEM)["optimizer"].transform("nunique") > 1
     known = steps[several].assign(best=steps[several].groupby(PROBLEM)["steps"].transform("min"))
     known = known[np.isfinite(known["best"])]

@@ -179,8 +179,9 @@ class SweepProgress(Observer):
         if state.lacks:
             launches = state.feasible + state.infeasible
             some = f"only {state.feasible} of {search.trials} trials were feasible after {launches} launches"
-            some = some if state.feasible else f"none of {launches} launches was feasible"
-            self.console.print(f"[yellow]{some}; the report says why and what to change.[/]")
+            none = f"none of {launches} launches was feasible"
+            said = some if state.feasible else none
+            self.console.print(f"[yellow]{said}; the report says why and what to change.[/]")
 
     def note(self, search: Search, text: str) -> None:
         """Print a line that stays."""

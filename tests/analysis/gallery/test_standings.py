@@ -57,7 +57,8 @@ def test_without_fresh_seeds_all_are_tied():
 def test_profiles_count_what_was_tried():
     rows = [("a", 8, "adam", 10.0), ("a", 8, "sgd", 20.0), ("a", 16, "adam", 8.0), ("a", 16, "sgd", INF)]
     rows += [("b", 8, "sgd", 5.0)]  # alone: no problem of a profile
-    steps_ = pd.DataFrame(rows, columns=["workload", "batch_size", "optimizer", "steps"]).assign(goal="loss < 1")
+    steps_ = pd.DataFrame(rows, columns=["workload", "batch_size", "optimizer", "steps"])
+    steps_ = steps_.assign(goal="loss < 1", bound="=")
     found = standings.profile(steps_)
     at_two = found[found["factor"] <= 2].groupby("optimizer").last()
     assert at_two["share"].to_dict() == {"adam": 1.0, "sgd": 0.5}

@@ -35,14 +35,17 @@ class Shared(nn.Module):
             self.second.weight = nn.Parameter(weight.data)
         elif how == "list":
             self.held = [weight]
-            self.second.forward = lambda h: h @ self.held[0]  # type: ignore[method-assign]
+            self.between = lambda h: h @ self.held[0]
         elif how == "closure":
-            self.second.forward = lambda h: h @ weight  # type: ignore[method-assign]
+            self.between = lambda h: h @ weight
         else:
             self.second.weight = weight
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.second(torch.relu(self.first(x)))))
+        return self.head(torch.relu(self.between(torch.relu(self.first(x)))))
+
+    def between(self, h: Tensor) -> Tensor:
+        return self.second(h)
 
 
 def sequence() -> nn.Module:
@@ -130,6 +133,20 @@ class Centred(nn.Module):
         return self.inner(x - self.mean)
 
 
+class Growing(nn.Module):
+    """Counts its forward passes by the length of a buffer, as a cache grows with the longest input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = users.mlp()
+        self.register_buffer("seen", torch.zeros(1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen = torch.cat([self.seen, x.mean()[None]])
+        return self.inner(x * (1 + self.seen.mean() / 10))
+
+
 class Averaging(torch.optim.SGD):
     """Lookahead that keeps its count and its slow weights as attributes."""
 
@@ -186,10 +203,11 @@ class OwnRate(torch.optim.Optimizer):
     ("model", "fields"),
     [
         (Centred, {}),
+        (Growing, {}),
         (users.mlp, {"optimizer": f"{__name__}.Averaging", "space": RATE}),
         (users.mlp, {"optimizer": f"{__name__}.Resting", "space": RATE}),
     ],
-    ids=["buffer", "optimizer", "optimizer without a closure"],
+    ids=["buffer", "growing buffer", "optimizer", "optimizer without a closure"],
 )
 def test_a_trial_continues_with_all_of_its_state(make_study, model, fields):
     study, workload = asked(make_study, **fields), of(model)
