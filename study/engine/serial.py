@@ -160,11 +160,8 @@ class Run:
         """Continue from a checkpoint of this model and optimizer (`settings`: see `checkpoints.put_state`)."""
         self.step = found.step
         for name, tensor in self.weights.items():
-            if name not in found.weights:  # trunks of earlier versions lack buffers that are not persistent
-                continue
-            if tensor.shape != found.weights[name].shape:  # a cache that grew with the inputs
-                tensor.resize_(found.weights[name].shape)
-            tensor.copy_(found.weights[name])
+            if name in found.weights:  # trunks of earlier versions lack buffers that are not persistent
+                tensor.copy_(found.weights[name])
         checkpoints.put_state(self.optimizer, found.state, settings)
         for name, value in found.state.get("of_optimizer", {}).items():
             setattr(self.optimizer, name, hidden_state.copied(value))

@@ -133,20 +133,6 @@ class Centred(nn.Module):
         return self.inner(x - self.mean)
 
 
-class Growing(nn.Module):
-    """Counts its forward passes by the length of a buffer, as a cache grows with the longest input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = users.mlp()
-        self.register_buffer("seen", torch.zeros(1), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            self.seen = torch.cat([self.seen, x.mean()[None]])
-        return self.inner(x * (1 + self.seen.mean() / 10))
-
-
 class Averaging(torch.optim.SGD):
     """Lookahead that keeps its count and its slow weights as attributes."""
 
@@ -203,11 +189,10 @@ class OwnRate(torch.optim.Optimizer):
     ("model", "fields"),
     [
         (Centred, {}),
-        (Growing, {}),
         (users.mlp, {"optimizer": f"{__name__}.Averaging", "space": RATE}),
         (users.mlp, {"optimizer": f"{__name__}.Resting", "space": RATE}),
     ],
-    ids=["buffer", "growing buffer", "optimizer", "optimizer without a closure"],
+    ids=["buffer", "optimizer", "optimizer without a closure"],
 )
 def test_a_trial_continues_with_all_of_its_state(make_study, model, fields):
     study, workload = asked(make_study, **fields), of(model)
