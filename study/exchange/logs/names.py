@@ -21,8 +21,8 @@ ROLES: dict[str, tuple[str, ...]] = {
     "epoch": ("epoch", "epochs"),
     "examples": ("examples", "examples_seen", "samples_seen", "images_seen", "tokens_seen", "consumed_samples"),
     "batch_size": (
-        *("batch_size", "global_batch_size", "train_batch_size", "total_batch_size", "effective_batch_size"),
-        *("batchsize", "bs"),
+        *("global_batch_size", "effective_batch_size", "total_batch_size", "global_train_batch_size"),
+        *("batch_size", "train_batch_size", "batchsize", "bs"),
     ),
     "optimizer": (
         "optimizer",
@@ -47,6 +47,14 @@ ROLES: dict[str, tuple[str, ...]] = {
     "value": ("value", "metric_value"),
 }
 """What a column or setting can be -> the names by which it is recognised, the first one that is there."""
+WHOLE_BATCH = ("global_batch_size", "effective_batch_size", "total_batch_size", "global_train_batch_size")
+"""Names of batch sizes that certainly count the examples of a whole update."""
+PARTS: tuple[str, ...] = (
+    *("gradient_accumulation_steps", "gradient_accumulation", "grad_accumulation_steps", "grad_accum_steps"),
+    *("grad_accum", "accumulate_grad_batches", "accumulation_steps", "accum_steps", "accum_iter", "accum"),
+    *("world_size", "num_gpus", "n_gpus", "ngpus", "n_gpu", "gpus", "num_devices", "n_devices", "num_processes"),
+)
+"""Names of the number of parts of a batch: a batch size beside it may be that of one part."""
 POSITIONS = ("step", "epoch", "examples")
 """Roles that say how far training was; the first one that is there counts."""
 SHORT = {"lr": "learning_rate", "wd": "weight_decay"}
@@ -93,7 +101,8 @@ class Asked:
     """What the user says about names.
 
     Attributes:
-        columns: name -> the columns that it is read from (`--map`); several form the name of a run.
+        columns: name -> the columns that it is read from (`--map`); several form the name of a run, or are the factors
+            of a batch size.
         values: name -> a value that holds for all runs (`--set`).
         pattern: names in the name of a run (`--run-name`), such as `{optimizer}_bs{batch_size}`; None: none.
         size: the setting whose values are workloads of their own (`--size`); None: none.
@@ -121,9 +130,10 @@ class Asked:
         >>> asked.columns, asked.values, asked.in_name("bs64_lr0.1_a")
         ({'step': ['global_step']}, {'optimizer': 'adam'}, {'batch_size': '64', 'lr': '0.1'})
         """
-        columns = {name: found.split(",") for name, found in (_pair("--map", text) for text in maps)}
+        pairs = [_pair("--map", text) for text in maps]
+        columns = {name: found.split("*" if name == "batch_size" else ",") for name, found in pairs}
         for name, found in columns.items():
-            if len(found) > 1 and name != "run":
+            if len(found) > 1 and name not in ("run", "batch_size"):
                 raise ImportRefused(f"--map {name}={','.join(found)}: only the name of a run has several columns.")
         if columns.get("step") and plain(columns["step"][0]) in ROLES["epoch"]:  # the unit is in the name
             columns["epoch"] = columns.pop("step")

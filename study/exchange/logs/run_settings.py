@@ -1,5 +1,6 @@
 """What is known of each run: batch size, optimizer, hyperparameters, status, seed."""
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -34,9 +35,12 @@ def of_runs(made: Gathering) -> dict[str, dict[str, Any]]:
     known = names.roles(keys, made.asked.columns, nested=OF_SETTINGS)
     roles = {name: role for role, name in known.items() if role in OF_SETTINGS}
     mapped = {columns[0]: name for name, columns in made.asked.columns.items() if name != "run"}
+    factors = made.asked.columns.get("batch_size", ())[1:]
     labels, metrics = {*names.LABELS, *names.FROM_EXPORT}, [name for name in made.read_as if "/" in name]
     named: dict[str, str] = {}
     for key in keys:
+        if key in factors:
+            continue
         if key in mapped or key in roles:
             named[key] = mapped.get(key) or roles[key]
             made.read(named[key], key)
@@ -50,6 +54,10 @@ def of_runs(made: Gathering) -> dict[str, dict[str, Any]]:
                     made.read(name, key)
     _check_one_each(held, {key: name for key, name in named.items() if name not in made.asked.set_otherwise})
     runs = {run: {named[key]: cell for key, cell in held[run].items() if key in named} for run in order}
+    if factors:
+        _multiply(made, runs, held)
+    elif "batch_size" not in {*made.asked.columns, *made.asked.set_otherwise}:
+        _check_whole(made, held, roles)
     _match(made, runs)
     fixed = {name: value(text) for name, text in made.asked.values.items()}
     return {run: settings | fixed for run, settings in runs.items()}
@@ -66,6 +74,37 @@ def _check_one_each(held: Mapping[str, Mapping[str, Any]], named: Mapping[str, s
                     f"run {run!r} has two values of {named[key]}: {other}={settings[other]} and {key}={settings[key]}. "
                     f"Choose one: --map {named[key]}={other}, or --map {named[key]}={key}."
                 )
+
+
+def _multiply(made: Gathering, runs: Mapping[str, dict[str, Any]], held: Mapping[str, Mapping[str, Any]]) -> None:
+    """Make the batch size of each run the product of its columns; if one of them is no number, it has none."""
+    columns = made.asked.columns["batch_size"]
+    for run, settings in runs.items():
+        cells = [held[run].get(column) for column in columns]
+        whole = all(isinstance(cell, int) for cell in cells)
+        settings["batch_size"] = math.prod(cells) if whole else "*".join(map(str, cells))
+    made.facts[f"Batch sizes are {' times '.join(columns)}"] = None
+
+
+def _check_whole(made: Gathering, held: Mapping[str, Mapping[str, Any]], roles: Mapping[str, str]) -> None:
+    """Raise ImportRefused if a batch size may be that of one part of an update: one process, or one accumulation step.
+
+    Arguments:
+        roles: name in the log -> its role.
+    """
+    column = next((name for name, role in roles.items() if role == "batch_size"), None)
+    if column is None or plain(names.last(column)) in names.WHOLE_BATCH:
+        return
+    for run, settings in held.items():
+        parts = [name for name in settings if plain(names.last(name)) in names.PARTS]
+        several = [name for name in parts if isinstance(settings[name], int) and settings[name] > 1]
+        if several and column in settings:
+            known = listed(f"{name}={settings[name]}" for name in (column, *several))
+            raise ImportRefused(
+                f"run {run!r} has {known}. A batch size counts the examples of a whole update. If {column} counts one "
+                f"part of it: --map 'batch_size={'*'.join([column, *several])}'; if it counts the whole: --map "
+                f"batch_size={column}."
+            )
 
 
 def _diverged(settings: Mapping[str, Any]) -> bool:
