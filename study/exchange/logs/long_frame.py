@@ -147,8 +147,21 @@ def _as_steps(
     """Epochs or examples as steps."""
     sizes = run.map(lambda name: _whole(runs[name].get("batch_size"))).to_numpy(dtype=float)
     if role == "examples":
-        made.facts["Steps are examples divided by the batch size"] = None
-        return at / sizes
+        tokens = [name for name in made.read_as.get("examples", ()) if "token" in names.plain(name)]
+        if not tokens:
+            made.facts["Steps are examples divided by the batch size"] = None
+            return at / sizes
+        each = run.map(lambda name: _whole(runs[name].get("tokens_per_example"))).to_numpy(dtype=float)
+        if "examples" not in made.asked.columns and np.isnan(each[of_role]).any():
+            raise ImportRefused(
+                f"{tokens[0]} counts tokens, but a batch size may count sequences. If it does, say how many tokens "
+                "each has: --set tokens_per_example=N, such as 1024; if it counts tokens, too: "
+                f"--map examples={tokens[0]}."
+            )
+        known = ~np.isnan(each)
+        unit = "tokens, divided by tokens_per_example and" if known.any() else "tokens, divided by"
+        made.facts[f"Steps are {unit} the batch size"] = None
+        return at / sizes / np.where(known, each, 1)
     examples = run.map(lambda name: _whole(runs[name].get("train_examples"))).to_numpy(dtype=float)
     if np.isnan(examples[of_role]).any():
         raise ImportRefused(

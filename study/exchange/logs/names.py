@@ -42,6 +42,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "train_examples": ("train_examples", "num_train_examples", "train_set_size", "num_training_examples"),
     "train_steps": ("train_steps", "max_steps", "total_steps", "num_steps", "num_train_steps", "max_iters"),
     "first_bad_step": ("first_bad_step",),
+    "tokens_per_example": ("tokens_per_example",),
     "split": ("split", "phase", "subset", "data_split", "partition"),
     "metric": ("metric", "tag", "metric_name", "key"),
     "value": ("value", "metric_value"),

@@ -12,7 +12,7 @@ from study.exchange.logs.gathering import IDENTITY, Gathering
 from study.exchange.logs.names import listed, plain
 from study.exchange.readers.tables import value
 
-OF_SETTINGS = (*IDENTITY, "seed", "status", "train_examples", "train_steps", "first_bad_step")
+OF_SETTINGS = (*IDENTITY, "seed", "status", "train_examples", "train_steps", "first_bad_step", "tokens_per_example")
 """Roles that settings of a run can have."""
 DIVERGED = ("infeasible", "diverged", "nan")
 """Statuses, in lower case, of runs that diverged."""
