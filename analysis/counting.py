@@ -66,6 +66,7 @@ class Measured(NamedTuple):
         steps, errors: [E], by increasing step; NaN where the metric was not measured.
         first_bad_step: the step at which the trial diverged, or None.
         recorded: the status that an imported trial came with; None for other trials.
+        ended: how the run of an imported log ended, whatever the goal (`judged`); None for other trials.
         grid: the steps at which it is measured, the last of them its budget; None: those of the rule. Trials that tune
             their batch sizes have budgets of their own.
     """
@@ -75,6 +76,7 @@ class Measured(NamedTuple):
     first_bad_step: int | None
     recorded: str | None = None
     grid: Sequence[int] | None = None
+    ended: str | None = None
 
 
 class Rule(NamedTuple):
@@ -261,13 +263,26 @@ def outcome(rule: Rule, trial: Measured, best: int | None) -> Outcome:
     last = int(steps[-1]) if steps.size else 0
     crossing = first_crossing(steps, trial.errors, rule.threshold)
     if trial.recorded:
-        return Outcome(trial.recorded, trial.first_bad_step or last, crossing)
+        status = judged(trial.ended, trial.first_bad_step, trial.errors, crossing) if trial.ended else trial.recorded
+        return Outcome(status, trial.first_bad_step or last, crossing)
     bound = (rule if trial.grid is None else rule._replace(grid=trial.grid)).bound(best)
     crossing = None if crossing is None or crossing > bound else crossing
     end = crossing if crossing is not None and STOPPING[rule.stopping].ends_at_goal else bound
     if trial.first_bad_step is not None and trial.first_bad_step <= end:
         return Outcome(INFEASIBLE, trial.first_bad_step, crossing)
     return Outcome(COMPLETE, end, crossing) if last >= end else Outcome(INCOMPLETE, last, crossing)
+
+
+def judged(ended: str, first_bad_step: int | None, errors: ArrayLike, crossing: int | None) -> str:
+    """The status of a run of an imported log: COMPLETE if it met the goal (at `crossing`) while it was finite; else as
+    it `ended`, but INCOMPLETE if it never measured the metric (`errors` [E]).
+
+    >>> judged("INCOMPLETE", None, [0.5, 0.1], crossing=20), judged("INFEASIBLE", 15, [0.5], crossing=None)
+    ('COMPLETE', 'INFEASIBLE')
+    """
+    if crossing is not None and (first_bad_step is None or crossing < first_bad_step):
+        return COMPLETE
+    return ended if ended == INFEASIBLE or np.isfinite(np.asarray(errors, dtype=float)).any() else INCOMPLETE
 
 
 def all_runs(gathered: Sequence[dict[str, Any]], apart: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -326,7 +341,7 @@ def is_complete(statuses: Sequence[str], wanted: int, most: int) -> bool:
 
 
 def counted_trials(search: Mapping[str, Any], statuses: Sequence[str]) -> int:
-    """The number of leading trials that count: those up to the N-th feasible one; with `refine` all.
+    """The number of leading trials that count: up to the N-th feasible one; all with `refine`, or of a log without N.
 
     Arguments:
         search: the `search` of a recorded question.
@@ -335,7 +350,8 @@ def counted_trials(search: Mapping[str, Any], statuses: Sequence[str]) -> int:
     >>> counted_trials({"sampler": "sobol", "trials": 1}, ["INFEASIBLE", "COMPLETE", "COMPLETE"])
     2
     """
-    return len(statuses) if search.get("sampler") == stages.REFINE else counted_prefix(statuses, search["trials"])
+    every = search.get("sampler") == stages.REFINE or search.get("all_count")
+    return len(statuses) if every else counted_prefix(statuses, search["trials"])
 
 
 def search_is_complete(search: Mapping[str, Any], statuses: Sequence[str], met: Sequence[bool]) -> bool:

@@ -166,7 +166,7 @@ def trials(study: StudyData) -> pd.DataFrame:
     """
     ended = outcomes(study).drop(columns="step_before").loc[study.trials.index]
     workload = study.question["workload"]
-    frame = pd.concat([ended, study.trials.drop(columns=["seed", "recorded"])], axis=1).reset_index()
+    frame = pd.concat([ended, study.trials.drop(columns=["seed", "recorded", "ended"])], axis=1).reset_index()
     return frame.replace({"least_error": {np.inf: np.nan}}).assign(
         **_search(study),
         dataset=workload.get("dataset"),

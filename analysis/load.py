@@ -31,7 +31,8 @@ class StudyData:
         provenance: one record for each run that worked on the search.
         trials: one row per trial, indexed by `trial`: seed, first_bad_step (NA if the trial stayed finite),
             seconds_training, seconds_evaluation (NaN if unknown), recorded (the status that an imported trial came
-            with, else NA), trial_id (as released; else the index), and a column for each hyperparameter.
+            with, else NA), ended (how the run of a log ended, else NA), trial_id (as released; else the index), and a
+            column for each hyperparameter.
         metrics: names of the measured metrics, such as `val/classification_error`.
         reader: reads the measurements when they are needed.
         failures: trials that were commands and failed -> their exit `status` and the last lines of their `output`.
@@ -329,12 +330,14 @@ def _trials(records: dict[int, dict[str, Any]]) -> pd.DataFrame:
             "seconds_training": record["seconds"]["training"],
             "seconds_evaluation": record["seconds"]["evaluation"],
             "recorded": record.get("status"),
+            "ended": record.get("ended"),
             "trial_id": record.get("trial_id", index),
             **record["hyperparameters"],
         }
         for index, record in sorted(records.items())
     ]
     seconds = dict.fromkeys(("seconds_training", "seconds_evaluation"), "float64")
-    types = {"trial": "int64", "first_bad_step": "Int64", "recorded": "string", "trial_id": "int64"} | seconds
+    types = {"trial": "int64", "first_bad_step": "Int64", "recorded": "string", "ended": "string", "trial_id": "int64"}
+    types |= seconds
     frame = pd.DataFrame(rows, columns=None if rows else ["seed", *types])
     return frame.astype(types).set_index("trial")

@@ -34,7 +34,7 @@ def _measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
     steps, errors = read["step"].to_numpy(dtype=np.int64), read[goal.metric].to_numpy(dtype=float)
     indices = study.trials.index.to_numpy()
     first, last = (np.searchsorted(read["trial"].to_numpy(), indices, side=side) for side in ("left", "right"))
-    columns = (study.trials[name] for name in ("first_bad_step", "recorded"))
+    columns = (study.trials[name] for name in ("first_bad_step", "recorded", "ended"))
     rows = zip(indices.tolist(), first, last, *columns, strict=True)
     return {
         index: Measured(
@@ -43,8 +43,9 @@ def _measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
             None if pd.isna(bad) else int(bad),
             None if pd.isna(kept) else kept,
             study.grid_of(index),
+            None if pd.isna(ended) else ended,
         )
-        for index, a, b, bad, kept in rows
+        for index, a, b, bad, kept, ended in rows
     }
 
 

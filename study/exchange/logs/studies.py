@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, RECORDED, Branch, Goal, first_crossing
+from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, RECORDED, Branch, Goal, first_crossing, judged
 from analysis.labels import batch_sizes
 from study.exchange.importing import ImportRefused
 from study.exchange.logs import folders, spaces
@@ -159,7 +159,7 @@ def make(
                     # The size tells models apart.
                     made.question["workload"] |= {"model": None, size: log.runs[own[0]][size]}
                 complete = sum(record["status"] == COMPLETE for record in made.records)
-                made.question["search"]["trials"] = trials or max(1, complete)
+                made.question["search"] |= {"trials": trials or max(1, complete), "all_count": not trials}
                 made.notes += notes
                 found.append(made)
     return found
@@ -256,36 +256,34 @@ def _record(
     longest: int,
     notes: Counter[str],
 ) -> dict[str, Any]:
-    """The record of a trial: how its run ended. A run that was stopped before the goal did not miss it."""
+    """The record of a trial: how its run ended (`ended`), and its status, which a goal that was met makes COMPLETE. A
+    run that was stopped before the goal did not miss it."""
     word = str(settings.get("status", "")).lower()
     steps, errors = rows["step"].to_numpy(), rows[goal.metric].to_numpy(dtype=float)
     crossing, last = first_crossing(steps, errors, goal.threshold), int(steps.max(initial=0))
     if word and word not in (*ENDED, *STOPPED, *DIVERGED):
         notes[f"runs with the status {word!r}, which is not known, judged by their length"] += 1
-    if not np.isfinite(errors).any() and bad is None and word not in DIVERGED:
-        notes[f"runs that never measured {goal.metric}, which do not count"] += 1
-        status = INCOMPLETE
-    elif word in DIVERGED or (bad is not None and (crossing is None or bad <= crossing)):
-        status, bad = INFEASIBLE, bad or last or 1
-    elif crossing is not None:
-        status = COMPLETE
-        if bad is not None:
-            notes["runs that diverged after they met the goal, which count"] += 1
+    given = settings.get("first_bad_step")
+    if word in DIVERGED or bad is not None:
+        ended, bad = INFEASIBLE, given if isinstance(given, int) else bad or last or 1
     else:
         whole = settings.get("train_steps")
-        enough = last >= WHOLE * (whole if isinstance(whole, int) else longest)
-        status = COMPLETE if word in ENDED or (word not in STOPPED and enough) else INCOMPLETE
-        if status == INCOMPLETE:
-            notes[
-                "runs that stopped early without the goal, which do not count, since they might have met it later"
-            ] += 1
-    given = settings.get("first_bad_step")
+        enough = last >= WHOLE * (whole if isinstance(whole, int) and whole > 0 else longest)  # -1: not given
+        ended = COMPLETE if word in ENDED or (word not in STOPPED and enough) else INCOMPLETE
+    status = judged(ended, bad, errors, crossing)
+    if status == INCOMPLETE and not np.isfinite(errors).any():
+        notes[f"runs that never measured {goal.metric}, which do not count"] += 1
+    elif status == INCOMPLETE:
+        notes["runs that stopped early without the goal, which do not count, since they might have met it later"] += 1
+    elif status == COMPLETE and ended == INFEASIBLE:
+        notes["runs that diverged after they met the goal, which count"] += 1
     seed = settings.get("seed")
     return {
         "status": status,
+        "ended": ended,
         "seed": seed if isinstance(seed, int) else None,
         "order_seed": None,
-        "first_bad_step": given if isinstance(given, int) and status == INFEASIBLE else bad,
+        "first_bad_step": bad,
         "seconds": {"training": None, "evaluation": None},
         "micro_batch": None,
     }
