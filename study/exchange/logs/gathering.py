@@ -13,7 +13,7 @@ import pandas as pd
 from study.exchange.importing import ImportRefused
 from study.exchange.logs import names
 from study.exchange.logs.names import Asked, listed, plain
-from study.exchange.readers.tables import Table, comma_cure, numbers, refuse, value
+from study.exchange.readers.tables import Table, comma_cure, label, numbers, refuse, value
 
 OF_TRIALS = ("workload", "optimizer", "batch_size")
 """Columns that join a number of a trial to the name of a run: trials are numbered from 0 in every study."""
@@ -59,6 +59,7 @@ class Gathering:
         self.columns: dict[str, None] = {}
         self.left_out: dict[str, None] = {}
         self.labels: dict[str, None] = {}  # those of them that keep a value for several rows: they may tell runs apart
+        self.of_seeds: dict[str, str] = {}  # runs with several seeds -> the column of the seeds
         self.without_step = 0
 
     def know(self, run: str, settings: Mapping[str, Any]) -> None:
@@ -66,7 +67,7 @@ class Gathering:
         known = self.settings.setdefault(run, {})
         for name, given in settings.items():
             if (found := value(given)) is not None:
-                known[name] = found
+                known[name] = label(given) if name == "run_id" else found
 
     def leave_out(self, column: str) -> None:
         """Remember a column that was left out; those of a tool itself, such as W&B's _runtime, go without saying."""
@@ -84,7 +85,7 @@ def shared(tables: Sequence[Table], asked: Asked) -> set[str]:
     for table in tables:
         roles = names.roles([str(name) for name in table.rows], asked.columns)
         if table.is_file and "run" in roles and any(role in roles for role in names.POSITIONS):
-            found.update(str(value(cell)) for cell in table.rows[roles["run"]].unique())
+            found.update(label(cell) for cell in table.rows[roles["run"]].unique())
     return {name for name, files in found.items() if files > 1}
 
 
@@ -162,14 +163,17 @@ def _run_of(
     columns = [column for column in asked.columns.get("run", ()) if column in rows]
     if not columns and "run" in roles:
         column = roles["run"]
-        alone = rows[column].nunique() == 1 and str(value(rows[column].iloc[0])) in shared
+        alone = rows[column].nunique() == 1 and label(rows[column].iloc[0]) in shared
         if table.run is None or (table.is_file and not alone):
             columns = [column]
         if columns and plain(column) in ("trial", "trial_id"):
             columns = [*(roles[role] for role in OF_TRIALS if role in roles), column]
     if not columns:
         return None if table.run is None else pd.Series(table.run, index=rows.index, dtype=object)
-    texts = [_each(rows[column], lambda cell: str(value(cell))) for column in columns]
+    names_alone = [column for column in columns if len(columns) == 1 or plain(column) in names.ROLES["run"]]
+    texts = [
+        _each(rows[column], label if column in names_alone else lambda cell: str(value(cell))) for column in columns
+    ]
     if len(columns) == 1:
         return texts[0]
     return pd.Series([", ".join(parts) for parts in zip(*texts, strict=True)], index=rows.index, dtype=object)
@@ -184,7 +188,7 @@ def _beside(made: Gathering, table: Table, rows: pd.DataFrame, run: pd.Series | 
     kept = rows.drop(columns=[name for name in rows if names.is_certain(name)])
     for number, row in enumerate(kept.to_dict("records")):
         settings = {str(name): found for name, cell in row.items() if (found := value(cell)) is not None}
-        named = ([] if run is None else [run.iloc[number]]) + [str(value(row[key])) for key in keys]
+        named = ([] if run is None else [run.iloc[number]]) + [label(row[key]) for key in keys]
         made.listed[named[0]] = None
         for name in dict.fromkeys(named):
             made.beside.setdefault(name, {}).update(settings)
@@ -332,6 +336,8 @@ def _setting(made: Gathering, column: str, each: Gathered) -> None:
             f"run {name!r} has several values of {column}: {some}. A run has one. If several runs share this name, "
             f"tell them apart: --map run={cure}."
         )
+    if "seed" in role:
+        made.of_seeds |= dict.fromkeys(map(str, changing), column)
     if len(changing) and "status" not in role:
         if not _peak(made, column, each):
             made.leave_out(column)

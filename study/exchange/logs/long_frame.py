@@ -115,6 +115,11 @@ def _in_steps(rows: pd.DataFrame, runs: Mapping[str, Mapping[str, Any]], made: G
     rows = rows[rows[metrics].notna().any(axis=1)]
     again = rows[rows.duplicated(["order", "step"], keep=False)].groupby(["order", "step"])[metrics]
     conflicting = int((again.nunique() > 1).any(axis=1).sum()) if len(again) else 0
+    if len(again) and made.of_seeds:
+        differing = again.nunique().max(axis=1).gt(1).groupby("order").any()
+        for run in (list(runs)[number] for number in differing.index[differing]):
+            if run in made.of_seeds:
+                raise ImportRefused(_of_seeds(made, run))
     if conflicting > MOST_AGAIN * len(rows.drop_duplicates(["order", "step"])):
         raise ImportRefused(_several(made, runs))
     if conflicting:
@@ -123,6 +128,16 @@ def _in_steps(rows: pd.DataFrame, runs: Mapping[str, Mapping[str, Any]], made: G
     found = rows.groupby(["order", "step"], sort=True)[metrics].last().reset_index()
     named = np.array(list(runs), dtype=object)[found["order"].to_numpy(dtype=np.int64)]
     return found.drop(columns="order").assign(run=named)[["run", "step", *metrics]]
+
+
+def _of_seeds(made: Gathering, run: str) -> str:
+    """The message that a run has several seeds, and steps that were measured with each."""
+    column = made.of_seeds[run]
+    known = made.asked.columns.get("run") or list(made.read_as.get("run", ())) or ["run"]
+    return (
+        f"run {run!r} has several values of {column}, and other measurements at the same steps. A run has one seed. If "
+        f"several runs share this name, tell them apart: --map run={','.join([*known, column])}."
+    )
 
 
 def _several(made: Gathering, runs: Mapping[str, Any]) -> str:

@@ -96,6 +96,15 @@ def value(cell: Any) -> Any:
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
+def label(cell: Any) -> str:
+    """The name of a run as it is written: digits with a point are no number. `None` if it is empty.
+
+    >>> label("8123.10"), label(" 2024_01 "), label("3.0"), label(3.0), label("")
+    ('8123.10', '2024_01', '3', '3', 'None')
+    """
+    return "None" if value(cell) is None else re.sub(r"^(-?\d+)\.0$", r"\1", str(cell).strip())
+
+
 def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     """Nested mappings as one, with the keys joined by `/`; lists become text.
 
