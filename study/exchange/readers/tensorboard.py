@@ -44,18 +44,23 @@ def read(root: Path, where: str) -> Iterator[Table]:
         run = own.parent if split else own
         prefix = f"{split}/" if split else ""
         frames = runs.setdefault(run, [])
-        frames += [rows.rename(columns={tag: _tag(tag, prefix)}) for tag, rows in scalars.items()]
+        frames += [rows.rename(columns=_columns(tag, prefix)) for tag, rows in scalars.items()]
         settings[run] = settings.get(run, {}) | given
     top = root if root.is_dir() else root.parent
     for run, frames in runs.items():
-        rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"step": []})
         name = top.name if run == top else run.relative_to(top).as_posix()
-        yield Table(f"{where}: {name}", rows, settings[run], run=name)
+        for position in ("epoch", "step"):
+            some = [rows for rows in frames if position in rows]
+            if some or (position == "step" and not frames):
+                rows = pd.concat(some, ignore_index=True) if some else pd.DataFrame({"step": []})
+                yield Table(f"{where}: {name}", rows, settings[run], run=name)
 
 
-def _tag(tag: str, prefix: str) -> str:
-    """The name of a tag; Keras begins those of an epoch with `epoch_`."""
-    return f"{prefix}{tag.removeprefix('epoch_')}" if prefix else tag
+def _columns(tag: str, prefix: str) -> dict[str, str]:
+    """The names of the columns of a tag. Those that Keras begins with `epoch_` are counted in epochs, not in steps."""
+    if not prefix:
+        return {}
+    return {tag: f"{prefix}{tag.removeprefix('epoch_')}"} | ({"step": "epoch"} if tag.startswith("epoch_") else {})
 
 
 def _events(folder: Path, where: str) -> tuple[dict[str, pd.DataFrame], dict[str, Any]]:

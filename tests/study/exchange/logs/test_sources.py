@@ -116,14 +116,14 @@ def tensorboard_runs(folder, hyperparameters=True):
 
 
 def keras_runs(folder):
-    """As Keras's callback: training and validation in folders of their own, with the same tags."""
+    """As Keras's callback: training and validation in folders of their own, with the same tags, at epochs from 0."""
     from torch.utils.tensorboard import SummaryWriter
 
-    for name, _, rows in made_logs.runs():
+    for name, settings, rows in made_logs.runs():
         for part, more in (("train", 0.1), ("validation", 0.0)):
             with SummaryWriter(folder / "tb" / name / part) as writer:
                 for step, loss in rows:
-                    writer.add_scalar("epoch_loss", loss + more, step)
+                    writer.add_scalar("epoch_loss", loss + more, step * settings["batch_size"] // 160 - 1)
     return folder / "tb"
 
 
@@ -133,7 +133,7 @@ def keras_runs(folder):
     [
         with_package("tensorboard", tensorboard_runs, {}),
         with_package("tensorboard", lambda folder: tensorboard_runs(folder, False), {"pattern": PATTERN}),
-        with_package("tensorboard", keras_runs, {"pattern": PATTERN}),
+        with_package("tensorboard", keras_runs, {"pattern": PATTERN, "sets": ["train_examples=160"]}),
     ],
     ids=["torch with add_hparams", "torch", "Keras"],
 )
