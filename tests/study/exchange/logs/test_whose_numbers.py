@@ -1,0 +1,126 @@
+"""Logs whose numbers mean something else than their names say at first: refused with the cure, or read as they are."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal
+from analysis.load import load
+from analysis.tables import steps_to_result
+from study.exchange.importing import ImportRefused
+from study.exchange.logs.importing import import_log
+from study.exchange.logs.names import Asked
+from study.exchange.readers import tensorboard
+
+
+def imported(tmp_path, text, goal="val/loss<0.5", **asked):
+    (tmp_path / "log.csv").write_text(text)
+    said = import_log(tmp_path / "log.csv", tmp_path / "results", Asked.parse(**asked), [goal])
+    return list(load(tmp_path / "results")), said
+
+
+PARTS = {
+    "accumulation": "run,batch_size,gradient_accumulation_steps,step,val/loss\n",
+    "processes": "run,batch_size,num_gpus,step,val/loss\n",
+}
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_a_batch_size_of_a_part_of_an_update_is_refused_and_can_be_multiplied(kind, tmp_path):
+    text = PARTS[kind] + "a,16,1,40,0.4\nb,16,4,20,0.4\n"
+    factor = PARTS[kind].split(",")[2]
+    with pytest.raises(ImportRefused, match=rf"run 'b' has batch_size=16, {factor}=4.*batch_size\*{factor}'"):
+        imported(tmp_path, text)
+    studies, said = imported(tmp_path, text, maps=[f"batch_size=batch_size*{factor}"])
+    assert [(study.batch_size, steps_to_result.row(study)["steps_to_result"]) for study in studies] == [
+        (16, 40),
+        (64, 20),
+    ]
+    assert all(factor not in study.hyperparameters for study in studies)
+    assert f"Batch sizes are batch_size times {factor}." in said.read
+
+
+def test_a_batch_size_that_is_said_to_be_whole_is_taken(tmp_path):
+    text = PARTS["accumulation"] + "a,16,4,40,0.4\n"
+    assert [study.batch_size for study in imported(tmp_path, text, maps=["batch_size=batch_size"])[0]] == [16]
+
+
+def test_two_batch_sizes_that_differ_are_refused(tmp_path):
+    with pytest.raises(ImportRefused, match=r"two values of batch_size: batch_size=16 and effective_batch_size=64"):
+        imported(tmp_path, "run,batch_size,effective_batch_size,step,val/loss\na,16,64,40,0.4\n")
+
+
+def test_tokens_are_no_examples(tmp_path):
+    text = "run,batch_size,tokens_seen,val/loss\na,8,81920,0.4\n"
+    with pytest.raises(ImportRefused, match=r"tokens_seen counts tokens.*tokens_per_example=N.*--map examples=tokens"):
+        imported(tmp_path, text)
+    assert (
+        steps_to_result.row(imported(tmp_path, text, sets=["tokens_per_example=1024"])[0][0])["steps_to_result"] == 10
+    )
+    in_tokens = {"maps": ["examples=tokens_seen"], "sets": ["workload=other"]}
+    assert [steps_to_result.row(each)["steps_to_result"] for each in imported(tmp_path, text, **in_tokens)[0]] == [
+        10,
+        10240,
+    ]
+
+
+def test_the_status_of_a_run_follows_the_goal_that_is_asked(tmp_path):
+    killed = "a,8,10,0.45,killed\na,8,20,0.4,killed\n"
+    diverged = "b,8,10,0.6,finished\nb,8,20,0.4,finished\nb,8,30,nan,finished\n"
+    other = "".join(f"c,8,{step},{0.8 if step < 40 else 0.2},finished\n" for step in (10, 20, 30, 40))
+    text = f"run,batch_size,step,val/loss,status\n{killed}{diverged}{other}"
+    for threshold in (0.3, 0.5):
+        folder = tmp_path / str(threshold)
+        folder.mkdir()
+        [study], _ = imported(folder, text, f"val/loss<{threshold}")
+        for other, met in ((0.3, False), (0.5, True)):
+            found = steps_to_result.outcomes(study, Goal("val/loss", other))
+            by_run = dict(zip(study.trials["trial_id"], found["status"], strict=True))
+            expected = [COMPLETE] * 3 if met else [INCOMPLETE, INFEASIBLE, COMPLETE]
+            assert [by_run[number] for number in (1, 2, 3)] == expected
+            assert found["counted"].all()
+            assert steps_to_result.row(study, Goal("val/loss", other))["steps_to_result"] == (10 if met else 40)
+
+
+NAMED = (("7.1", 0.1, 0.4), ("7.10", 1, 0.9))
+
+
+def test_names_of_runs_are_no_numbers(tmp_path):
+    rows = [f"{run},8,{lr},{step},{loss}\n" for run, lr, loss in NAMED for step in (1, 2)]
+    [study], said = imported(tmp_path, "run,batch_size,lr,step,val/loss\n" + "".join(rows))
+    assert study.trials["learning_rate"].tolist() == [0.1, 1]
+    assert not any("more than once" in line for line in said.warnings)
+
+
+def test_seeds_that_share_the_name_of_a_run_are_refused(tmp_path):
+    alone = "".join(f"b{n},8,0,{step},0.9\n" for n in range(5) for step in (1, 2))
+    shared = "a,8,0,1,0.9\na,8,0,2,0.4\na,8,1,1,0.95\na,8,1,2,0.9\n"
+    text = "run,batch_size,seed,step,val/loss\n" + alone + shared
+    with pytest.raises(ImportRefused, match=r"run 'a' has several values of seed.*--map run=run,seed"):
+        imported(tmp_path, text)
+    assert len(imported(tmp_path, text, maps=["run=run,seed"])[0][0].trials) == 7
+
+
+def test_a_budget_of_minus_one_is_none(tmp_path):
+    text = "run,batch_size,max_steps,step,val/loss\na,8,-1,10,0.9\nb,8,-1,10,0.9\nb,8,-1,40,0.9\n"
+    [study], _ = imported(tmp_path, text)
+    assert sorted(steps_to_result.outcomes(study)["status"]) == [COMPLETE, INCOMPLETE]
+
+
+def test_keras_counts_epochs(tmp_path, monkeypatch):
+    """As Keras's callback writes it: epoch_loss at epochs from 0, evaluation_loss_vs_iterations at updates."""
+    for part in ("train", "validation"):
+        (tmp_path / "tb" / "bs10" / part).mkdir(parents=True)
+        (tmp_path / "tb" / "bs10" / part / f"events.out{tensorboard.PART}1").touch()
+    loss = pd.DataFrame({"step": [0, 1, 2], "epoch_loss": [0.9, 0.6, 0.4]})
+    updates = pd.DataFrame({"step": [10, 20, 30], "evaluation_loss_vs_iterations": [0.9, 0.6, 0.4]})
+    written = {"train": {"epoch_loss": loss}, "validation": {"epoch_loss": loss, updates.columns[1]: updates}}
+    monkeypatch.setattr(tensorboard, "_events", lambda folder, where: (written[folder.name], {}))
+    call = tmp_path / "tb", tmp_path / "results"
+    with pytest.raises(ImportRefused, match=r"epochs become steps by the number of training examples"):
+        import_log(*call, Asked.parse(pattern="bs{batch_size}"), ["val/loss<0.5"])
+    import_log(*call, Asked.parse(pattern="bs{batch_size}", sets=["train_examples=100"]), ["val/loss<0.5"])
+    [study] = load(tmp_path / "results")
+    assert steps_to_result.row(study)["steps_to_result"] == 30
+    assert json.loads((study.folder / "study.json").read_text())["question"]["train_steps"] == 30
