@@ -58,7 +58,8 @@ class Goal:
         match = _GOAL.fullmatch(text.strip())
         if match is None:
             wanted = "'SPLIT/ERROR < NUMBER' such as 'val/classification_error < 0.05'"
-            raise ValueError(f"a goal must read {wanted}, but got {text!r}.")
+            cure = " Goals are on errors: an accuracy > 0.9 is a classification_error < 0.1." if ">" in text else ""
+            raise ValueError(f"a goal must read {wanted}, but got {text!r}.{cure}")
         return cls(match["metric"], float(match["threshold"]))
 
     def __str__(self) -> str:

@@ -5,6 +5,7 @@ Shapes: R rows of one table.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,13 +81,24 @@ class Gathering:
 
 
 def shared(tables: Sequence[Table], asked: Asked) -> set[str]:
-    """Names of runs that the curves of several files have, such as 0 for the first trial of each."""
-    found: Counter[str] = Counter()
+    """Names of runs that the curves of several files have, such as 0 for the first trial of each, unless one file
+    continues the run of another."""
+    found: dict[str, list[tuple[float, float]]] = {}
     for table in tables:
         roles = names.roles([str(name) for name in table.rows], asked.columns)
-        if table.is_file and "run" in roles and any(role in roles for role in names.POSITIONS):
-            found.update(label(cell) for cell in table.rows[roles["run"]].unique())
-    return {name for name, files in found.items() if files > 1}
+        position = next((roles[role] for role in names.POSITIONS if role in roles), None)
+        if table.is_file and "run" in roles and position is not None:
+            at = pd.Series(numbers(table.rows[position])[0], index=table.rows.index)
+            ends = at.groupby(table.rows[roles["run"]].to_numpy()).agg(["min", "max"])
+            for cell, first, last in ends.itertuples():
+                found.setdefault(label(cell), []).append((first, last))
+    return {name for name, parts in found.items() if len(parts) > 1 and not _continue(sorted(parts))}
+
+
+def _continue(parts: Sequence[tuple[float, float]]) -> bool:
+    """True if each part of a run (its first and last position, by the first) begins in the second half of the one
+    before, as after a restart from a checkpoint, and goes further."""
+    return all(b[0] > (a[0] + a[1]) / 2 and b[1] > a[1] for a, b in pairwise(parts))
 
 
 def add(made: Gathering, table: Table, shared: Collection[str]) -> None:

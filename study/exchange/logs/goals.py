@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.counting import AS_ERRORS, NUMBER, Goal
+from analysis.labels import counted
 from study.exchange.importing import ImportRefused
 from study.exchange.logs import names
 from study.exchange.logs.long_frame import Log
@@ -29,6 +30,8 @@ ACCURACIES: tuple[str, ...] = (
 )
 ACCURACIES += ("categorical_accuracy", "sparse_categorical_accuracy", "binary_accuracy")
 """Metrics that are 1 - classification error."""
+ONE = 1 + 1e-5
+"""The largest fraction, rounded in single precision."""
 
 
 class Wanted(NamedTuple):
@@ -206,8 +209,8 @@ def _growing(log: Log, metric: str, others: Mapping[str, Growing]) -> Growing:
     split, _, name = metric.rpartition("/")
     values = log.rows[metric][np.isfinite(log.rows[metric])]
     least, most = values.min(), values.max()
-    in_percent = name in ACCURACIES and 1 < most <= 100 and least >= 0
-    if not (in_percent or (least >= 0 and most <= 1)):
+    in_percent = name in ACCURACIES and ONE < most <= 100 * ONE and least >= 0
+    if not (in_percent or (least >= 0 and most <= ONE)):
         return Growing(f"{split}/negative_{name}", 0.0)
     error = "classification_error" if name in ACCURACIES else AS_ERRORS.get(name, f"{name}_error")
     if f"{split}/{error}" in {*log.metrics, *(other.error for other in others.values())}:
@@ -217,11 +220,18 @@ def _growing(log: Log, metric: str, others: Mapping[str, Growing]) -> Growing:
 
 def _with_errors(log: Log, growing: Mapping[str, Growing]) -> Log:
     """The log with growing metrics as errors; what was not finite stays infinite."""
-    rows, facts, read_as = log.rows, [*log.facts], dict(log.read_as)
+    rows, facts, notes, read_as = log.rows, [*log.facts], [*log.notes], dict(log.read_as)
     for metric, kept in growing.items():
+        highest = rows[metric].where(np.isfinite(rows[metric])).groupby(rows["run"], sort=False).max()
+        if kept.whole == 100 and (low := list(highest.index[highest <= 1])):
+            notes.append(
+                f"{metric} is taken as percent in all runs, since it goes up to {highest.max():g}; in "
+                f"{counted(len(low), 'run')} it never exceeds 1: {names.listed(low, 3)}. If they hold fractions, "
+                "multiply theirs by 100"
+            )
         column = kept.of(rows[metric]).where(~np.isinf(rows[metric]), np.inf)
         rows = rows.drop(columns=metric).assign(**{kept.error: column})
         formula = {0.0: f"-{metric}", 1.0: f"1 - {metric}"}.get(kept.whole, f"1 - {metric} / 100")
         facts.append(f"Goals are on errors, so {kept.error} is {formula}")
         read_as[kept.error] = read_as.pop(metric, [metric])
-    return replace(log, rows=rows, facts=facts, read_as=read_as)
+    return replace(log, rows=rows, facts=facts, notes=notes, read_as=read_as)

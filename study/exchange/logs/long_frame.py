@@ -126,8 +126,25 @@ def _in_steps(rows: pd.DataFrame, runs: Mapping[str, Mapping[str, Any]], made: G
         steps = counted(conflicting, "step of a run was", "steps of a run were")
         made.notes[f"{steps} measured more than once, as after a restart: the last value counts"] = None
     found = rows.groupby(["order", "step"], sort=True)[metrics].last().reset_index()
+    if "step" in made.read_as and "step" not in made.asked.columns and _may_be_epochs(found):
+        column = next(iter(made.read_as["step"]))
+        made.notes[
+            f"each run is evaluated at every {column} from the first to the last: if these are epochs, --map "
+            f"epoch={column} --set train_examples=N"
+        ] = None
     named = np.array(list(runs), dtype=object)[found["order"].to_numpy(dtype=np.int64)]
     return found.drop(columns="order").assign(run=named)[["run", "step", *metrics]]
+
+
+def _may_be_epochs(rows: pd.DataFrame) -> bool:
+    """True if every run is evaluated at three steps or more, one after the other: few are evaluated at each update.
+
+    Arguments:
+        rows: `order` of the run, step, and metrics [M], by run and step.
+    """
+    evaluated = [name for name in rows if name.startswith(("val/", "test/"))]
+    steps = rows[rows[evaluated].notna().any(axis=1)].groupby("order")["step"].agg(["min", "max", "size"])
+    return bool(len(steps) and (steps["size"] >= 3).all() and (steps["max"] - steps["min"] + 1 == steps["size"]).all())
 
 
 def _of_seeds(made: Gathering, run: str) -> str:
@@ -144,6 +161,7 @@ def _several(made: Gathering, runs: Mapping[str, Any]) -> str:
     """The message that several runs share a name."""
     known = made.asked.columns.get("run") or list(made.read_as.get("run", ())) or ["run"]
     cure = f"--map run={','.join([*known, *made.labels])}" if made.labels else "give them names of their own"
+    cure += "; or, if the steps of one run begin again at each epoch, --map step=COLUMN with one that counts on"
     differing = f" They differ in {listed(made.labels)}." if made.labels else ""
     return (
         f"most steps of a run were measured more than once, with other values, so several runs share a name such as "

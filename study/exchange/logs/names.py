@@ -180,11 +180,11 @@ def _pair(option: str, text: str) -> tuple[str, str]:
 def plain(name: str) -> str:
     """A name in lower case with underscores.
 
-    >>> plain("Batch Size"), plain("batchSize"), plain("params.batch-size")
-    ('batch_size', 'batch_size', 'params_batch_size')
+    >>> plain("Batch Size"), plain("batchSize"), plain("params.batch-size"), plain("schedule/β")
+    ('batch_size', 'batch_size', 'params_batch_size', 'schedule_β')
     """
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
-    return re.sub(r"[^0-9a-z]+", "_", apart.lower()).strip("_")
+    return re.sub(r"[\W_]+", "_", apart.lower()).strip("_")
 
 
 def last(name: str) -> str:

@@ -197,4 +197,8 @@ def _parquet(path: Path, where: str) -> Table:
             column = table[field.name]  # an empty cell was not measured; NaN was measured
             column = pc.if_else(pc.is_nan(column), math.inf, column)
             table = table.set_column(number, field.name, column)
-    return Table(where, table.to_pandas())
+    rows = table.to_pandas()
+    for field in table.schema:
+        if pa.types.is_nested(field.type):  # lists become text, as in other formats
+            rows[field.name] = [None if cell is None else str(cell) for cell in table[field.name].to_pylist()]
+    return Table(where, rows)

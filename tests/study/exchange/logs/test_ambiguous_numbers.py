@@ -124,3 +124,61 @@ def test_keras_counts_epochs(tmp_path, monkeypatch):
     [study] = load(tmp_path / "results")
     assert steps_to_result.row(study)["steps_to_result"] == 30
     assert json.loads((study.folder / "study.json").read_text())["question"]["train_steps"] == 30
+
+
+def rows_of(run, steps, errors, name="val/loss"):
+    return f"run,batch_size,step,{name}\n" + "".join(f"{run},8,{a},{b}\n" for a, b in zip(steps, errors, strict=True))
+
+
+@pytest.mark.parametrize(("second", "runs"), [((30, 40, 50), 1), ((10, 20, 30), 2), ((20, 30, 40), 1)])
+def test_a_file_that_continues_a_run_is_no_run_of_its_own(second, runs, tmp_path):
+    source = tmp_path / "logs"
+    source.mkdir()
+    (source / "x.csv").write_text(rows_of("x", (10, 20, 25), (0.9, 0.8, 0.7)))
+    (source / "x-resumed.csv").write_text(rows_of("x", second, (0.6, 0.5, 0.4)))
+    import_log(source, tmp_path / "results", Asked.parse(), ["val/loss<0.45"])
+    [study] = load(tmp_path / "results")
+    assert len(study.trials) == runs
+
+
+@pytest.mark.parametrize(("steps", "noted"), [((0, 1, 2), True), ((1, 2), False), ((10, 20, 30), False)])
+def test_steps_that_may_be_epochs_are_told(steps, noted, tmp_path):
+    _, said = imported(tmp_path, rows_of("a", steps, (0.9, 0.6, 0.4)[-len(steps) :]))
+    assert any("if these are epochs, --map epoch=step" in line for line in said.warnings) == noted
+    _, said = imported(
+        tmp_path, rows_of("a", steps, (0.9, 0.6, 0.4)[-len(steps) :]), maps=["step=step"], sets=["model=b"]
+    )
+    assert not any("epochs" in line for line in said.warnings)
+
+
+def test_runs_in_fractions_among_runs_in_percent_are_told(tmp_path):
+    text = (
+        rows_of("a", (10, 20), (50, 91), "val/acc") + rows_of("b", (10, 20), (0.5, 0.95), "val/acc").split("\n", 1)[1]
+    )
+    _, said = imported(tmp_path, text, "val/acc>90")
+    assert any("in 1 run it never exceeds 1: b. If they hold fractions" in line for line in said.warnings)
+
+
+def test_an_accuracy_that_was_rounded_above_one_is_a_fraction(tmp_path):
+    [study], _ = imported(tmp_path, rows_of("a", (10, 20), (0.5, 1.0000001), "val/acc"), "val/acc>0.8")
+    assert steps_to_result.row(study)["steps_to_result"] == 20
+
+
+def test_a_list_in_parquet_is_text(tmp_path):
+    rows = pd.DataFrame(
+        {"run": ["a", "b"], "batch_size": 8, "step": 10, "val/loss": 0.4, "betas": [[0.9, 0.95], [0.8, 0.9]]}
+    )
+    rows.to_parquet(tmp_path / "log.parquet")
+    import_log(tmp_path / "log.parquet", tmp_path / "results", Asked.parse(), ["val/loss<0.5"])
+    [study] = load(tmp_path / "results")
+    assert len(study.trials) == 2
+
+
+def test_a_hyperparameter_in_another_script_keeps_its_name(tmp_path):
+    [study], _ = imported(tmp_path, "run,batch_size,step,val/loss,β\na,8,10,0.4,0.1\nb,8,10,0.4,0.2\n")
+    assert list(study.hyperparameters) == ["β"]
+
+
+def test_steps_that_begin_again_are_refused_with_the_cure(tmp_path):
+    with pytest.raises(ImportRefused, match=r"steps of one run begin again at each epoch, --map step=COLUMN"):
+        imported(tmp_path, rows_of("a", (10, 20, 10, 20), (0.9, 0.8, 0.7, 0.6)))
