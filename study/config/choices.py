@@ -60,10 +60,17 @@ def header(path: Path) -> tuple[str, str]:
 
 
 def choices(group: str, config_dir: Path | None = None) -> list[Choice]:
-    """The choices of a group by name; those of the user's own folder take the place of ours of the same name."""
+    """The choices of a group by name; with those of the user's own folder."""
     folders = [CONF, *([config_dir] if config_dir else [])]
     paths = {path.stem: path for folder in folders for path in sorted((folder / group).glob("*.yaml"))}
     return [Choice(name, *header(path)) for name, path in sorted(paths.items())]
+
+
+def hidden(folder: Path) -> Path | None:
+    """A file of the user's own folder that one of ours with the same path hides, because Hydra looks here first; None
+    if there is none. Copies without a change count as ours."""
+    pairs = ((folder / ours.relative_to(CONF), ours) for ours in sorted(CONF.glob("*/**/*.yaml")))
+    return next((own for own, ours in pairs if own.is_file() and own.read_bytes() != ours.read_bytes()), None)
 
 
 def full_key(word: str, keys: Collection[str]) -> str | None:

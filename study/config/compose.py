@@ -21,8 +21,8 @@ from yaml import YAMLError
 from analysis.labels import listed
 from analysis.question.stages import REFINE
 from analysis.units import stem
-from study.config.choices import CONF, nearest_key, workloads_with
-from study.config.kinds import UNKNOWN, as_typed, check_lists, told, told_of_launcher
+from study.config.choices import CONF, hidden, nearest_key, workloads_with
+from study.config.kinds import UNKNOWN, as_typed, check_lists, check_ranges, told, told_of_launcher
 from study.config.paths import expanded, literal, one_path
 from study.config.schema import SweepConfig
 from study.errors import UsageError
@@ -184,6 +184,8 @@ def _check_config_dir(folder: Path) -> None:
         raise UsageError(f"--config-dir must be a folder, but got {folder}.")
     if "${" in str(folder.resolve()):  # Hydra reads it as a reference wherever the path appears
         raise UsageError(f"--config-dir cannot be a folder with ${{ in its path, but got {folder}; rename it.")
+    if unread := hidden(folder):
+        raise UsageError(f"{unread} is not read: a file of this package has its name; give it another one.")
     for old, (new, *groups) in JOINED.items():
         for path in (folder / old).glob("*.yaml"):
             firsts, seconds = (_options((CONF, folder), group) for group in groups)
@@ -205,6 +207,8 @@ def _readable(override: str) -> str:
         return override
     if re.fullmatch(r"search\.space\.\w+", name) and value.startswith("["):
         return f"{key}={{choices: {value}}}"
+    if re.fullmatch(r"search\.space\.\w+", name) and value.startswith("{") and "choices" not in value:
+        return f"{key}={{choices: null, {value[1:]}"  # Hydra merges a range with choices in a file
     if name == "optimizer.no_decay":
         return f"{key}={UNQUOTED.sub(repr(FEW_DIMENSIONS), value)}"
     paths = name in ("goal", "results", "batch_schedule.source")
@@ -272,6 +276,7 @@ def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConf
     if "cluster" not in given and config.hydra.launcher._target_ != BASIC:
         raise UsageError("choose a cluster on the command line, cluster=NAME; a configuration file cannot choose one.")
     _offer_schedules(config, given, [CONF, *beside])
+    check_ranges(given, config.search.space)
     for name in list(config.search.space):
         beta = stem(name)  # a half-life replaces the beta that a file sets
         if beta != name and f"search.space.{beta}" not in given:

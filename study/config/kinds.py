@@ -1,7 +1,7 @@
 """What is said of a value of another kind than its key takes: the key, the kind, the value, and an example."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING as NO_DEFAULT
 from types import NoneType
 from typing import Any, get_args, get_origin
@@ -76,6 +76,29 @@ def check_lists(name: str, typed: str, values: Sequence[Any]) -> None:
     kind = KEYS[name][1] if name in KEYS else None
     if get_origin(kind) in (list, dict) and name != "workload" and not all(_fits(each, kind) for each in values):
         raise UsageError(_said(name, typed, kind, values))
+
+
+def check_ranges(given: Collection[str], space: Mapping[str, Any]) -> None:
+    """Raise UsageError for a side of a range that choices hide.
+
+    Arguments:
+        given: the keys on the command line.
+        space: `search.space` with all that was given.
+
+    >>> check_ranges(["search.space.momentum.high"], {"momentum": {"high": 0.99, "choices": [0.0, 0.9]}})
+    Traceback (most recent call last):
+    ...
+    study.errors.UsageError: search.space.momentum has the choices [0.0,0.9], so its high is not used; give either the \
+choices or a whole range, such as search.space.momentum='{low: 0.1, high: 0.9}'.
+    """
+    for key in given:
+        name, _, side = key.removeprefix("search.space.").partition(".")
+        found = space.get(name) if key.startswith("search.space.") else None
+        if side not in ("", "choices") and isinstance(found, Mapping) and found.get("choices") is not None:
+            raise UsageError(
+                f"search.space.{name} has the choices {as_typed(list(found['choices']))}, so its {side} is not used; "
+                f"give either the choices or a whole range, such as search.space.{name}='{{low: 0.1, high: 0.9}}'."
+            )
 
 
 def _fits(value: Any, kind: Any) -> bool:

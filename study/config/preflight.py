@@ -357,7 +357,14 @@ def check_names(study: Study, workload: Workload) -> None:
             f"evaluation.exact=false needs an error of each example, but {study.goal.error} of {study.name} is a "
             "metric of the whole split; choose another goal or evaluation.exact=true."
         )
-    asked = {SCHEDULE, *study.asked_hyperparameters, *study.optional_hyperparameters, *workload.hyperparameters}
+    of_training = {SCHEDULE, *study.asked_hyperparameters, *study.optional_hyperparameters}
+    asked = {*of_training, *workload.hyperparameters}
+    for name in sorted(of_training.intersection(workload.hyperparameters, study.search.space)):
+        if study.arithmetic != COMMAND:  # a command gets all hyperparameters, and nothing else applies them
+            raise UsageError(
+                f"{name} is a hyperparameter of both optimizer {study.optimizer} with {study.scheduled_by} and the "
+                f"loss of {study.name}, and one search.space.{name} would set both; give that of the loss another name."
+            )
     for name in study.search.space:
         if name not in asked:
             raise UsageError(

@@ -12,6 +12,7 @@ from study.__main__ import main
 from study.config import schema
 from study.config.jobs import compositions, parse_jobs
 from study.devices import placement
+from study.errors import UsageError
 from study.space import Dimension
 
 
@@ -303,3 +304,42 @@ def test_a_bad_place_is_refused_in_words(tmp_path, monkeypatch, capsys, argument
     assert len(err.splitlines()) <= 2
     assert [word for word in words if word not in err] == []
     assert [path.read_text() for path in tmp_path.iterdir()] == ["no folder"]
+
+
+def test_a_range_takes_the_place_of_choices_in_a_file():
+    asked = ["workload=resnet50_imagenet", "batch_size=64"]
+    [job] = parse_jobs([*asked, "search.space.label_smoothing={low: 0, high: 0.3}"])
+    assert job.study.search.space["label_smoothing"] == Dimension(0, 0.3, hard=("low",))
+    [job] = parse_jobs([*asked, "search.space.label_smoothing={choices: [0, 0.3]}"])
+    assert job.study.search.space["label_smoothing"].choices == (0, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "schedule", "name", "side", "end"),
+    [
+        ("momentum", "constant", "momentum", "low", 0.5),
+        ("adam", "constant", "beta1", "low", 0.5),
+        ("sgd", "cosine", "learning_rate_decay_fraction", "high", 0.8),
+        ("sgd", "exponential", "end_learning_rate_factor", "high", 0.5),
+        ("sgd", "warmup_stable_decay", "warmup_steps", "low", 10),
+    ],
+)
+def test_a_side_is_hard_only_where_the_parameter_ends(optimizer, schedule, name, side, end):
+    """A narrower range may be too narrow: its sides are audited and widened."""
+    asked = [f"optimizer={optimizer}", f"schedule={schedule}", "batch_size=64"]
+    [whole] = parse_jobs(asked)
+    assert whole.study.search.space[name].hard == (side,)
+    [narrow] = parse_jobs([*asked, f"search.space.{name}.{side}={end}"])
+    assert narrow.study.search.space[name].hard == ()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["search.space.learning_rate=[0.1,0.2]", "search.space.learning_rate.high=0.3"],
+        ["search.space.learning_rate={choices: [0.1, 0.2]}", "search.space.learning_rate.scale=linear"],
+    ],
+)
+def test_a_side_of_a_range_beside_choices_is_refused(words):
+    with pytest.raises(UsageError, match=r"has the choices \[.*\], so its (high|scale) is not used"):
+        parse_jobs(["batch_size=64", *words])

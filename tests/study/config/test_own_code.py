@@ -2,10 +2,13 @@
 
 import pytest
 import torch
+from helpers.blobs import Blobs
 from helpers.made_workload import own_folder
 
 from study import whole_sweep
+from study.config.choices import CONF
 from study.config.jobs import parse_jobs
+from study.config.preflight import check_names
 from study.errors import UsageError
 from workloads.base import cross_entropy_error
 from workloads.fully_connected import FullyConnected
@@ -124,3 +127,25 @@ def test_results_may_lie_beside_ones_own_workloads(mine):
     assert [(job.results, job.shards, job.study.batch_size) for job in found] == [(mine / "results/mine", 2, 4)]
     with pytest.raises(UsageError, match="unknown key 'nonsense'"):
         parse_jobs(["workload=images", "nonsense=2"], mine)
+
+
+@pytest.mark.parametrize("path", ["workload/mlp_digits.yaml", "optimizer/adam.yaml", "space/mlp_digits/momentum.yaml"])
+def test_a_file_that_ours_of_the_same_name_would_hide_is_refused(mine, path):
+    own, ours = mine / path, (CONF / path).read_text()
+    own.parent.mkdir(parents=True, exist_ok=True)
+    own.write_text(ours)
+    assert parse_jobs(["batch_size=64"], mine) == parse_jobs(["batch_size=64"])
+    own.write_text(f"{ours}seeds: {{search: 7}}\n")
+    with pytest.raises(UsageError, match=f"{path} is not read"):
+        parse_jobs(["batch_size=64"], mine)
+
+
+def test_a_parameter_of_the_loss_and_of_the_training_is_refused(make_study):
+    """One value would set both: Adam's epsilon of 1e-8 would be that of the loss, too."""
+    workload = Blobs()
+    workload.hyperparameters = ("epsilon",)
+    space = {"learning_rate": 0.1, "epsilon": 1.0}
+    check_names(make_study({**space, "beta1": 0.9, "beta2": 0.9}, optimizer="adam"), Blobs())
+    check_names(make_study(space, optimizer="sgd"), workload)
+    with pytest.raises(UsageError, match=r"epsilon is a hyperparameter of both optimizer adam .* and the loss of tiny"):
+        check_names(make_study({**space, "beta1": 0.9, "beta2": 0.9}, optimizer="adam"), workload)
