@@ -120,10 +120,12 @@ class SinglePass(Dataset):
 
     def _start(self, order: int, saved: Saved | None) -> None:
         generators.seed(generators.key_of("stream", order))
+        if saved is None and self._loaded:
+            self.stream.load_state_dict(self._initial)  # before `set_epoch`: a state may hold the order of FIRST_ORDER
         if hasattr(self.stream, "set_epoch"):
             self.stream.set_epoch(order)
-        if saved is not None or self._loaded:
-            self.stream.load_state_dict(self._initial if saved is None else saved["state"])
+        if saved is not None:
+            self.stream.load_state_dict(saved["state"])
             self._loaded = True
         elif self.has_state and self._initial is None:
             self._initial = pickle.loads(pickle.dumps(self.stream.state_dict()))

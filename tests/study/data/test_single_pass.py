@@ -290,3 +290,34 @@ def test_the_digest_knows_the_first_examples_and_the_length():
     assert digest.changed(known, digest.digest(workload, splits_of(Once(kind="Ordered")))) == ["train"]
     assert isinstance(splits.train, SinglePass)
     assert Examples(splits).reach("train") == len(splits.train.first) == EXAMPLES
+
+
+class OrderedWithState(WithState):
+    """Its state names the order as well as the place."""
+
+    epoch = 0
+
+    def set_epoch(self, number: int) -> None:
+        self.epoch = number
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": self.place, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.start, self.epoch = state["place"], state["epoch"]
+
+    def __iter__(self) -> Any:
+        order = torch.randperm(len(self.split[1]), generator=torch.Generator().manual_seed(self.epoch))
+        for place in range(self.start, len(order)):
+            self.place = place + 1
+            yield tuple(part[order[place]] for part in self.split)
+
+
+def test_a_state_that_names_the_order_leaves_each_trial_its_own():
+    stream = SinglePass(OrderedWithState(Blobs().splits(CPU).train), EXAMPLES, 40)
+    assert len(stream.first) == 40
+    assert stream.has_state
+    for number in (3, 4, 3):
+        order = torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(number))[:BATCH]
+        read = stream.read(single_pass.Request(number, 0, BATCH))
+        assert torch.equal(torch.stack([inputs for inputs, _ in read]), Blobs().splits(CPU).train[0][order])
