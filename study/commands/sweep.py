@@ -62,6 +62,7 @@ def run(options: argparse.Namespace, console: Console, shows: bool = True) -> li
     """
     with uncollected():
         from study.cluster import launch
+        from study.config.jobs import parse_jobs
         from study.workers.pool import TrialTooLarge
 
     where = launch.chosen(options.overrides, options.config_dir)
@@ -70,7 +71,9 @@ def run(options: argparse.Namespace, console: Console, shows: bool = True) -> li
     if missing:
         launch.check(where)
     said = power.sentences(jobs) if missing else []
-    first, overrides = jobs, list(options.overrides)
+    # `jobs` ask for what earlier commands added, too: the stated cost is a multiple of what this command asks for.
+    first = parse_jobs(options.overrides, options.config_dir) if jobs[0].until else jobs
+    overrides = list(options.overrides)
     imports = vars(options).get("imports") or options.config_dir
     command = observers.without_secrets(options.command)
     with observers.told(jobs, console) as told:

@@ -13,6 +13,7 @@ from analysis.estimates.until import widest
 from analysis.question.until import Until
 from analysis.report import build
 from study import store
+from study.__main__ import main
 from study.commands import until
 from study.config.jobs import parse_jobs
 from study.errors import UsageError
@@ -109,6 +110,18 @@ def test_a_width_is_a_kind_and_a_factor_above_one(text):
 def test_a_comparison_that_the_sweep_cannot_make_is_refused_before_training(words):
     with pytest.raises(UsageError, match="3 batch sizes"):
         until.check(parse_jobs(words))
+
+
+def test_the_stated_cost_is_a_multiple_of_what_the_command_asks_for(tmp_path, monkeypatch):
+    """Not of what an earlier run of it added: else each repetition would raise the limit."""
+    words = ["sweep", "optimizer=sgd", "batch_size=64", "search=sobol", "search.trials=2", f"results={tmp_path}"]
+    words += ["budget={epochs: 0, steps: 30}", "goal=val/classification_error < 0.5", "search.until=width 1.5"]
+    asked = []
+    monkeypatch.setattr(until, "further", lambda jobs, first, _: asked.append((jobs, first)) or [])
+    for reruns in (3, 2):
+        assert main([*words, f"search.reruns={reruns}"]) == 0
+    jobs, first = asked[-1]
+    assert [each[0].study.search.reruns for each in (jobs, first)] == [3, 2]
 
 
 @pytest.mark.slow
