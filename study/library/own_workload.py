@@ -53,6 +53,7 @@ class OwnWorkload:
         arguments = {name: _argument(workload, name) for name in _parameters(kind)}
         if missing := [name for name in REQUIRED if name not in arguments]:
             raise UsageError(f"the constructor of {kind.__name__} must take {' and '.join(missing)}.")
+        _check_rebuilt(workload, arguments)
         return cls({"_target_": f"{kind.__module__}.{kind.__qualname__}", **arguments}, _folder(kind))
 
     @property
@@ -139,6 +140,43 @@ def _argument(workload: Any, name: str) -> Any:
             f"or let its constructor set self.{name}."
         )
     return _plain(getattr(workload, name), f"{kind}.{name}")
+
+
+def _check_rebuilt(workload: Any, arguments: Mapping[str, Any]) -> None:
+    """Raise UsageError if workers, which build the object again from its arguments, would build another one: its
+    constructor changes an argument, or a setting was given to it later."""
+    kind = type(workload)
+    try:
+        again = kind(**arguments)
+    except Exception as error:
+        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        raise UsageError(
+            f"worker processes build the workload as {kind.__name__}({given}), from its attributes, but that raises "
+            f"{type(error).__name__}: {error}; let the constructor keep each argument as it was given."
+        ) from error
+    for name, value in arguments.items():
+        if not _same(now := _argument(again, name), value):
+            raise UsageError(
+                f"{kind.__name__}.{name} must be the argument as it was given, from which worker processes build the "
+                f"workload again, but {kind.__name__}({name}={value!r}) has {name} = {now!r}; keep what the "
+                "constructor makes of it under another name."
+            )
+    for name, value in vars(workload).items():
+        now = getattr(again, name, None)
+        if name not in arguments and _is_setting(value) and _is_setting(now) and not _same(now, value):
+            raise UsageError(
+                f"{kind.__name__}.{name} is {value!r}, but worker processes build the workload again, and its "
+                f"constructor sets {name} = {now!r}; make {name} an argument of the constructor."
+            )
+
+
+def _same(a: Any, b: Any) -> bool:
+    return bool(a == b or (a != a and b != b))  # NaN
+
+
+def _is_setting(value: Any) -> bool:
+    """Whether a value is a number, a text, true or false; other attributes may be made again each time."""
+    return isinstance(value, bool | int | float | str)
 
 
 def _plain(value: Any, name: str) -> Any:

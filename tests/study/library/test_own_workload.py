@@ -39,6 +39,21 @@ class Forgetful(Plain):
         super().__init__(name, train_examples, size)
 
 
+class Percent(Plain):
+    def __init__(self, name, train_examples, size=3):
+        super().__init__(name, train_examples, size / 100)
+
+
+class Picky(Plain):
+    def __init__(self, name, train_examples, size=3):
+        assert size > 1
+        super().__init__(name, train_examples, 1 / size)
+
+
+class Tunable(Plain):
+    rate, seen = 0.1, None
+
+
 class Open(Plain):
     def __init__(self, name, **more):
         super().__init__(name, 10)
@@ -101,9 +116,29 @@ def test_so_are_the_attributes_of_a_plain_class(own):
     assert found.arguments == {"_target_": "pack.own_kinds.Plain", "name": "net", "train_examples": 5, "size": 4}
 
 
+def changed(workload, **attributes):
+    for name, value in attributes.items():
+        setattr(workload, name, value)
+    return workload
+
+
+def test_what_a_workload_learns_later_is_no_setting(own):
+    """Such as the size of a vocabulary, which `splits` counts."""
+    OwnWorkload.of(changed(own.Tunable("x", 2), seen=7, more=3, rate=0.1, cache=object()))
+
+
 REFUSED = {
     "the class itself": (lambda own: own.Good, r"must be an object, such as Good\(.*, but got the class Good"),
     "an argument that is not kept": (lambda own: own.Forgetful("x", 1), "has no attribute 'depth'.* self.depth"),
+    "an argument that is changed": (
+        lambda own: own.Percent("x", 1, size=50),
+        r"Percent.size must be the argument as it was given.*Percent\(size=0.5\) has size = 0.005",
+    ),
+    "one that its constructor refuses": (lambda own: own.Picky("x", 1), "from its attributes, .* raises AssertionErr"),
+    "a setting that was changed later": (
+        lambda own: changed(own.Tunable("x", 2), rate=0.5),
+        r"Tunable.rate is 0.5, but .* sets rate = 0.1",
+    ),
     "arguments without names": (lambda own: own.Open("x"), r"takes \*\*more, but a study records each argument"),
     "no name": (lambda own: own.Nameless(3), "constructor of Nameless must take name"),
     "an argument that no file holds": (lambda own: own.Plain("x", 1, size={1}), r"Plain.size must be .* but got \{1\}"),
