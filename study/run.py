@@ -17,10 +17,12 @@ from typing import Any, Self
 import torch
 
 from study import store
+from study.config.code_fingerprint import code_of_command
 from study.devices.machine import git_commit, processor, versions
 from study.devices.precision import uses_tf32
 from study.engine import checkpoints
 from study.engine.arithmetic import fused
+from study.errors import Failed
 from study.records import COMMAND, Curve, Study, Trial
 from study.search.optuna_storage import Storage
 from study.search.rounds import Point, Pool
@@ -29,6 +31,7 @@ from study.store.claims import WHOLE, Claim, Held, Shard
 from study.store.curves import Reader
 from study.workers.dispatch import Queue
 from study.workers.pool import TrialTooLarge, Workers
+from workloads.base import build
 
 Watch = Callable[["SearchRun", Tuner, Curve | None], None]
 """Called with a finished trial; and with None at the start of a search and when it is complete."""
@@ -123,6 +126,7 @@ class _Part:
 
     Attributes:
         spent: seconds of the trials trained here, and the number of duplicate trials.
+        changed: the files of a command that changed since the sweep began, so that no further trial begins.
     """
 
     def __init__(self, search: SearchRun, claim: Claim, workers: Workers, watch: Watch, tick: Tick) -> None:
@@ -141,11 +145,23 @@ class _Part:
         self._unfinished = {curve.trial.index for curve in finished} - self.tuner.outcomes.keys()
         self.spent: Counter[str] = Counter(doubled_trials=0)
         self._under_way = 0
+        self.changed: list[str] = []
+        self._words = build(study.workload).words if study.arithmetic == COMMAND else ()  # type: ignore[attr-defined]
 
     def ask(self) -> Trial | None:
+        if self.tuner.next_index(self.claim.shard) is not None and (self.changed or self._other_code()):
+            return None  # trials under way end, and are kept
         trial = self.tuner.ask()
         self._under_way += trial is not None
         return trial
+
+    def _other_code(self) -> bool:
+        """Whether the code of a command is not the recorded one: each trial reads it as it is then."""
+        if self._words and (held := self._search.fingerprint):
+            now = code_of_command(self._words)
+            differ = [key for key in sorted({*held, *now} - {"code"}) if held.get(key) != now.get(key)]
+            self.changed = [key.removeprefix("code ") for key in differ]
+        return bool(self.changed)
 
     @property
     def learns(self) -> bool:
@@ -321,8 +337,15 @@ class _Lines:
         line.abandon()
 
     def settle(self, trained: bool) -> None:
-        """No trial is under way: close all parts, and wait if no trial was trained: other processes have the rest."""
+        """No trial is under way: close all parts, and wait if no trial was trained: other processes have the rest.
+        Raises Failed if the code of a command changed, so that its other trials did not begin."""
         for line in self._lines:
+            if line.part is not None and line.part.changed:
+                raise Failed(
+                    f"the code of {line.part.study.name} changed while it trained ({', '.join(line.part.changed)}). "
+                    "Finished trials are kept: undo the change and repeat the same command, train on beside these "
+                    "trials with --mix, or choose another results=DIR."
+                )
             line.close()
         if not trained and self.left:
             time.sleep(POLL)

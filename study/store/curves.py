@@ -17,6 +17,12 @@ from study.store.atomic import StoreError
 COMPACTED = "curves.parquet"
 
 
+def begun(folder: Path) -> bool:
+    """Whether a search has a finished trial, or one that a later run may continue."""
+    files = (COMPACTED, "trials/*.parquet", "checkpoints/*.pt", "commands/*/folder/*")
+    return any(True for each in files for _ in folder.glob(each))
+
+
 def load(folder: Path) -> list[Curve]:
     """All finished trials in index order."""
     return Reader(folder).new()

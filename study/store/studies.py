@@ -18,13 +18,13 @@ import numpy as np
 from analysis.counting import RECORDED, all_runs, launch_limit
 from analysis.question import older
 from analysis.units import TOKENS
-from study.records import ARITHMETICS, Curve, Study
+from study.records import ARITHMETICS, COMMAND, Curve, Study
 from study.settings import ROUNDS, Search
 from study.store import atomic
 from study.store.atomic import StoreError
 from study.store.checkpoints import Checkpoints
-from study.store.claims import STALE, Held, claimed
-from study.store.curves import COMPACTED, load, write_curves, write_table
+from study.store.claims import STALE, Held, busy, claimed
+from study.store.curves import COMPACTED, begun, load, write_curves, write_table
 
 FORMAT = 1
 OF_ONE_SIZE = ("batch_size", "train_steps", "budget_examples", "arithmetic")
@@ -224,6 +224,10 @@ def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Pa
     for name in ("trials", "runs"):
         with atomic.writing(folder / name):
             (folder / name).mkdir(exist_ok=True)
+    alone = len([*folder.glob(".claim.*")]) == 1
+    for path in (folder / "runs").glob("[!.]*.json") if alone and not begun(folder) else ():
+        if read(path).get("fingerprint") != provenance.get("fingerprint"):
+            path.unlink()  # it left no trial, so those to come are not mixed with trials of its code
     path = folder / "runs" / f"{secrets.token_hex(4)}.json"
     atomic.replace(path, partial(_write_json, {"run": path.stem, **provenance}))
     return path
@@ -262,11 +266,12 @@ def runs(folder: Path) -> list[dict[str, Any]]:
 
 
 def fingerprints(results: Path, workload: str) -> list[tuple[str, dict[str, float]]]:
-    """(optimizer, fingerprint of the workload) of each run in this folder that recorded one, without repetitions."""
+    """(optimizer, fingerprint of the workload) of each run in this folder that recorded one, without repetitions. Runs
+    of searches without a trial, which no process trains now, do not count: their code left nothing to mix with."""
     found: list[tuple[str, dict[str, float]]] = []
     top = results / "studies" / workload
     for path in sorted(top.glob("**/study.json")):
-        for run in runs(path.parent):
+        for run in runs(path.parent) if begun(path.parent) or busy(path.parent) else ():
             held = path.relative_to(top).parts[0], older.run(run).get("fingerprint") or {}
             if held[1] and held not in found:
                 found.append(held)
@@ -348,10 +353,13 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tup
 
 
 def _unlike(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """`differences`, but a workload class that gets or loses `tokens_per_example` trains the same trials."""
+    """`differences`, but a workload class that gets or loses `tokens_per_example` trains the same trials. So does a
+    command whose failures end the sweep or not: a failure that did is no trial."""
     found = differences(old, new)
     if None in found.get(TOKENS, ()):
         del found[TOKENS]
+    if new.get("arithmetic") == COMMAND:
+        found.pop("workload.failed", None)
     return found
 
 

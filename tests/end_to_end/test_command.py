@@ -89,6 +89,33 @@ def test_a_crash_ends_the_sweep_and_is_told(sweep, capsys):
     assert "OSError: the disk is gone\n" in said
 
 
+def test_a_mended_script_continues_where_no_trial_is_on_file(sweep, capsys):
+    Path("shared.py").write_text("raise OSError('the disk is gone')\n")
+    assert main(sweep()) == 1
+    Path("shared.py").write_text(SHARED)
+    assert main(sweep()) == 0
+    Path("train.py").write_text(SCRIPT.replace("wait else 0)", "wait else 0)\nsys.exit(3)"))
+    assert main([*sweep(), "search.trials=4", "stopping=race"]) == 2
+    assert "its code changed (train.py)" in capsys.readouterr().err
+
+
+def test_failures_may_count_as_infeasible_from_now_on(sweep, capsys):
+    Path("train.py").write_text(SCRIPT + "sys.exit(3)\n")
+    assert main([*sweep(), "stopping=budget"]) == 1
+    assert "workload.failed=infeasible counts" in " ".join(capsys.readouterr().err.split())
+    assert main([*sweep(), "stopping=budget", "workload.failed=infeasible"]) == 0
+    question = json.loads(Path("results/mine/studies/mine/sgd/4/study.json").read_text())["question"]
+    assert question["workload"]["failed"] == "infeasible"
+
+
+def test_a_script_that_changes_while_it_trains_ends_the_sweep(sweep, capsys):
+    edit = "from pathlib import Path\nfile = Path('shared.py')\nfile.write_text(file.read_text() + 'SEEN = 1\\n')\n"
+    Path("train.py").write_text(SCRIPT + edit)  # at the end of each trial
+    assert main([*sweep(), "stopping=budget", "engine.workers=1"]) == 1
+    assert "changed while it trained (shared.py)" in " ".join(capsys.readouterr().err.split())
+    assert len(store.load(Path("results/mine/studies/mine/sgd/4"))) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["Ctrl-C", "ended", "killed"])
 def test_an_interrupted_sweep_leaves_no_command_behind(sweep, tmp_path, end):

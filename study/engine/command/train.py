@@ -1,9 +1,10 @@
 """Trials -> curves by running the command of a workload: one process for each trial."""
 
+import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from workloads.command import INFEASIBLE, Command
 
 POLL = 0.05
 """Seconds between two looks at a command and its metrics."""
-LOG, OUTPUT, FOLDER = "metrics", "output.txt", "folder"
-"""Files of a trial: its metrics, what it printed, and its own folder."""
+LOG, OUTPUT, FOLDER, TRIAL = "metrics", "output.txt", "folder", "trial.json"
+"""Files of a trial: its metrics, what it printed, its own folder, and its seeds and hyperparameters."""
 SEEDS = 2**31
 """Seeds are below this number: some libraries take no larger ones."""
 UNKNOWN = Cost(step=1e-3, validation=0.0, others=0.0, known=False)
@@ -61,15 +62,18 @@ class _Run:
     """One trial.
 
     Its metrics decide what it measured, whatever else happens: early stopping only ends it sooner. A trial that was
-    interrupted begins again, with an empty file of metrics unless the script keeps checkpoints in its folder.
+    interrupted begins again, with an empty file of metrics unless the script keeps checkpoints in its folder, and these
+    are of the same hyperparameters: a search that learns may propose others when it is continued.
     """
 
     def __init__(self, study: Study, workload: Command, trial: Trial, place: Place) -> None:
         self.study, self.workload, self.trial = study, workload, trial
         self.environment, self.folder = place.environment, place.of(trial)
-        if not workload.keeps_folder:
+        record = json.dumps(asdict(trial), default=float)
+        if not (workload.keeps_folder and _content(self.folder / TRIAL) == record):
             shutil.rmtree(self.folder, ignore_errors=True)
         (self.folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        (self.folder / TRIAL).write_text(record)
         drop_half_line(self.folder / LOG)
         self.log = MetricLog(self.folder / LOG, study.goal.metric)
         given = {
@@ -156,8 +160,9 @@ class _Run:
     def _failure(self, ended: Mapping[str, Any]) -> str:
         said = f"Its last lines are:\n{ended['output']}\nThe" if ended["output"] else "It printed nothing. The"
         return (
-            f"{self._name} {exit_text(ended['status'])}. {said} same command continues once the script is mended; "
-            f"workload.failed={INFEASIBLE} counts such trials as diverged. All output: {self.folder / OUTPUT}"
+            f"{self._name} {exit_text(ended['status'])}. {said} same command continues once the script is mended, with "
+            f"--mix if trials of the script as it was are on file; workload.failed={INFEASIBLE} counts such trials as "
+            f"diverged. All output: {self.folder / OUTPUT}"
         )
 
     def _no_metrics(self) -> str:
@@ -172,6 +177,10 @@ class _Run:
             f"{self._name} ended with exit status 0 after step {self.log.last_step:,} of {self.log.path}, before its "
             f"budget of {self.study.train_steps:,} steps; let the script make {{steps}} updates, whatever ends it now."
         )
+
+
+def _content(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
 
 
 def hyperparameters(study: Study, values: Mapping[str, Any]) -> dict[str, Any]:

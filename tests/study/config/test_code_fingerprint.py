@@ -55,10 +55,13 @@ def settled(tmp_path, mine, *more, optimizer="sgd", mix=False):
 
 
 def recorded(job, keys=None):
-    """Write the record of a run of this job; `keys`: only those of its fingerprint."""
+    """Write the record of a run of this job, which began a trial; `keys`: only those of its fingerprint."""
     held = {key: value for key, value in job.fingerprint.items() if keys is None or key in keys}
     record = store.open_study(job.results, job.study, {"device": "cpu", "fingerprint": held})
     store.end_run(record, {"ended": "now"})
+    checkpoints = store.study_folder(job.results, job.study) / "checkpoints"
+    checkpoints.mkdir(exist_ok=True)
+    (checkpoints / "000000.pt").touch()
 
 
 OWN = ("optimizer.target=made_optimizer.Sgd", "search.space.learning_rate={low: 0.01, high: 1, scale: log}")

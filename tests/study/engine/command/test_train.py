@@ -21,14 +21,14 @@ SCRIPT = Path(__file__).with_name("script.py")
 STEPS = 40
 
 
-def run(make_study, folder, lines, end="", limit=STEPS, failed="stop", stopping="race", extra=()):
+def run(make_study, folder, lines, end="", limit=STEPS, failed="stop", stopping="race", extra=(), rate=0.5):
     """(the curve, how the trial ended) of a script that appends `lines` and then does `end`."""
     lines = lines.replace("\n", "\\n").replace("{", "{{").replace("}", "}}")
     given = ["{log}", "{steps}", "{batch_size}", "{seed}"]
     workload = Command("made", 100, shlex.join([sys.executable, str(SCRIPT), *given, lines, end, *extra]), failed)
     study = make_study(
         optimizer="sgd",
-        space={"learning_rate": {"choices": [0.5]}},
+        space={"learning_rate": {"choices": [0.5, 0.1]}},
         workload={"_target_": "workloads.command.Command", **{k: getattr(workload, k) for k in ("name", "command")}}
         | {"train_examples": 100},
         goal=Goal("val/loss", 0.3),
@@ -36,7 +36,7 @@ def run(make_study, folder, lines, end="", limit=STEPS, failed="stop", stopping=
         budget=replace(make_study().budget, steps=STEPS),
         arithmetic=COMMAND,
     )
-    desk = Desk([study.trial(0, {"learning_rate": 0.5})])
+    desk = Desk([study.trial(0, {"learning_rate": rate})])
     desk.limit = limit
     [curve] = train(study, workload, desk, Place(folder, {}))
     measured = Measured(curve.steps, curve.errors["val/loss"], curve.first_bad_step)
@@ -137,12 +137,15 @@ def test_what_a_command_started_ends_with_it(tmp_path):
     assert not alive(left)
 
 
-@pytest.mark.parametrize(("keeps", "steps"), [(False, [40]), (True, [10, 20, 40])], ids=["from the start", "goes on"])
-def test_a_trial_that_was_interrupted_begins_again_or_goes_on(make_study, tmp_path, keeps, steps):
-    trial = tmp_path / "commands/000000"
-    trial.mkdir(parents=True)
-    (trial / "metrics").write_text("step,val/loss\n10,0.9\n20,0.8\n30,0.7\n40,0")
-    lines = "step,val/loss\n" + ("20,0.7\n40,0.5\n" if keeps else "40,0.5\n")
-    curve, _ = run(make_study, tmp_path, lines, extra=["{folder}"] if keeps else [])
+@pytest.mark.parametrize(
+    ("extra", "rate", "steps"),
+    [([], 0.5, [40]), (["{folder}"], 0.5, [10, 20, 40]), (["{folder}"], 0.1, [20, 40])],
+    ids=["from the start", "goes on", "another learning rate"],
+)
+def test_a_trial_that_was_interrupted_begins_again_or_goes_on(make_study, tmp_path, extra, rate, steps):
+    with pytest.raises(Failed):
+        run(make_study, tmp_path, "step,val/loss\n10,0.9\n20,0.8\n30,0.7\n40,0", "crash", extra=extra)
+    lines = "step,val/loss\n" + ("20,0.7\n40,0.5\n" if extra else "40,0.5\n")
+    curve, _ = run(make_study, tmp_path, lines, extra=extra, rate=rate)
     assert curve.steps.tolist() == steps
     assert curve.errors["val/loss"][-1] == 0.5
