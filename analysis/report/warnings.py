@@ -259,6 +259,7 @@ def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     elif before < COARSEST * steps and steps - before > 1:
         text = "the goal was met at step {}, and the evaluation before it was at step {}"
         cure = "lower evaluation.ratio" + ("" if goal.metric.startswith("val/") else " or evaluation.every")
+        cure = "have the script write its metrics more often" if study.is_command else cure
         yield _about("coarse", study, goal, text, cure, f"{steps:,}", f"{before:,}")
     longer = max(study.question["search"].get("budgets", [1.0])) > study.branch.budget
     if before and steps > LATE * row["train_steps"] and not longer:
