@@ -57,7 +57,12 @@ class Examples(Dataset):
             chosen = torch.as_tensor(indices)
             inputs, targets = (trees.part(tree, chosen) for tree in held)
             return inputs, targets
-        inputs, targets = self.collate(self.items(split, indices, key))
+        items = self.items(split, indices, key)
+        if self.collate is default_collate:  # draws no random numbers
+            inputs, targets = self.collate(items)
+        else:
+            with generators.seeded(generators.key_of("collate", key, *indices)):
+                inputs, targets = self.collate(items)
         return inputs, targets
 
     def items(self, split: str, indices: Sequence[int], key: int = EVALUATED) -> list[Any]:

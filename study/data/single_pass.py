@@ -163,7 +163,8 @@ class InOrder(Dataset):
         items = self.stream.read(request)
         if len(items) < request.size:
             return None, self.stream.place, b""
-        inputs, targets = self.collate(items)
+        with generators.seeded(generators.key_of("collate", request.order, request.place)):
+            inputs, targets = self.collate(items)
         if not self.stream.has_state or time.monotonic() < self._asked + STATE_SECONDS:
             return inputs, targets, b""
         self._asked = time.monotonic()
