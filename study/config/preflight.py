@@ -15,6 +15,7 @@ from study.checks.command import check_command, check_engine, check_program
 from study.checks.data import check_fresh_data, check_splits
 from study.checks.functions import check_functions
 from study.checks.model import check_apart, check_evaluation, check_model, first, mixture
+from study.checks.padding import check_padding
 from study.checks.state import State, stateful
 from study.checks.treatments import check_treatments, mean_factor
 from study.checks.values import check_values
@@ -202,6 +203,7 @@ def _behaviour(
     mixed = examples.read("train", chosen[:: -(-len(chosen) // most)])
     more = examples.read("val", range(min(val, EVALUATION_CHUNK)))[1] if metrics_of(workload) else None
     check_functions(study, workload, *mixed, layout, more)
+    check_padding(study, workload, examples)
     return stateful(study, workload, *mixed, layout)
 
 
