@@ -133,7 +133,16 @@ def classification_error(logits: Tensor, targets: Tensor, ignore_index: int = IG
     """1 for each example whose largest logit is not that of its label, otherwise 0 [B]; 0 for an ignored target.
 
     Of logits [B, T, C] and targets [B, T]: the share of the counted tokens of each example that are predicted wrongly.
+
+    Raises:
+        ValueError: there is one logit alone, which would always be the largest.
     """
+    if logits.shape[-1] < 2:
+        raise ValueError(
+            "classification_error needs a logit for each of at least two classes, but got logits "
+            f"{list(logits.shape)}: the largest would always be that of class 0. For a model with one logit write "
+            "lambda outputs, targets: ((outputs.squeeze(1) > 0) != (targets > 0)).float()."
+        )
     wrong = ((logits.argmax(-1) != targets) & (targets != ignore_index)).float()
     return wrong if wrong.dim() < 2 else mean_over_tokens(wrong, targets, ignore_index)
 

@@ -154,6 +154,12 @@ def test_errors_are_per_example_and_unsmoothed():
     torch.testing.assert_close(found, F.cross_entropy(logits, labels, reduction="none"))
 
 
+def test_a_single_logit_has_no_classification_error():
+    """Its argmax is class 0, whatever it is."""
+    with pytest.raises(ValueError, match=r"at least two classes, but got logits \[3, 1\].*outputs.squeeze\(1\) > 0"):
+        classification_error(torch.tensor([[1.0], [-1.0], [2.0]]), torch.tensor([1, 0, 1]))
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [
