@@ -112,3 +112,24 @@ def test_a_missing_library_is_named_with_its_cure(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
     with pytest.raises(DataError, match=r"not installed: pip install 'batch-size-study\[images\]'"):
         decode(tmp_path / "x.jpg")
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (GREY.astype(np.float32) / 255, "floating-point numbers"),
+        (GREY.astype(np.float32), "floating-point numbers"),
+        (GREY.astype(np.int32), "32 bits"),
+    ],
+)
+def test_pixels_of_an_unknown_range_are_refused(tmp_path, array, said):
+    """Those from 0 to 1, and whole numbers up to 255 in 32 bits, would be black."""
+    path = saved(tmp_path / "x.tif", Image.fromarray(array))
+    with pytest.raises(DataError, match=f"x.tif has pixels of {said}, .*save all files with 8 or 16 bits"):
+        decode(path)
+
+
+def test_grey_of_16_bits_in_a_portable_graymap(tmp_path):
+    """Pillow holds it in 32 bits."""
+    path = saved(tmp_path / "x.pgm", Image.fromarray(GREY.astype(np.uint16) * 257))
+    assert torch.equal(decode(path)[0], torch.from_numpy(GREY))

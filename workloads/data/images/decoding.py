@@ -23,13 +23,18 @@ def decode(path: Path) -> Tensor:
     transparent ones lie on white, of 16 bits of grey the upper 8 are kept, and of an animation the first image.
 
     Raises:
-        DataError: the file is no image, or damaged; the message names it.
+        DataError: the file is no image, damaged, or has numbers of an unknown range; the message names it.
     """
     library = _library()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of damaged EXIF data, and of very large images
             with library.open(path) as image:
+                if kind := _unbounded(image):
+                    raise DataError(
+                        f"{path} has pixels of {kind}, and nothing tells which of them is white; save all files with 8 "
+                        "or 16 bits a channel, after multiplying their pixels by one number, such as 255."
+                    )
                 pixels = np.array(_rgb(library, _upright(image)))
     except DataError:
         raise
@@ -37,6 +42,13 @@ def decode(path: Path) -> Tensor:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{path} cannot be decoded: {reason}. Replace the file, or remove it.") from error
     return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def _unbounded(image: Any) -> str:
+    """What the pixels are if their range is unknown: a photograph from 0 to 1 would become black. Otherwise empty."""
+    if image.mode == "F":
+        return "floating-point numbers"
+    return "32 bits" if image.mode == "I" and image.format == "TIFF" else ""  # elsewhere `I` holds 16 bits
 
 
 def _upright(image: Any) -> Any:

@@ -26,7 +26,7 @@ from workloads.data.images.layouts import Images
 from workloads.data.images.transforms import resize_shorter
 from workloads.data.prepared import prepare
 
-VERSION = 1
+VERSION = 2
 """Changes with the decoding, so that folders in the cache are written once more."""
 ALONE = 1000
 """Fewer files are decoded without processes of their own."""
