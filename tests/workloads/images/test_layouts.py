@@ -1,5 +1,7 @@
 """Image folders: the layouts that are read, in which order, and what is refused."""
 
+from contextlib import nullcontext
+
 import pytest
 from helpers.pictures.made import CLASSES, class_folders, imagenet, pixels, write
 
@@ -131,3 +133,24 @@ def test_other_layouts_are_refused(tmp_path, make, said):
 def test_hidden_folders_are_no_classes(tmp_path):
     class_folders(tmp_path, {"a": 1, ".b": 1, "c": 1})
     assert layouts.class_names(tmp_path) == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("lists", "said"),
+    [
+        ({"all": ["x.jpg a", "y.jpg b", "./x.jpg a"]}, "all.txt names x.jpg 2 times, and is divided into training and"),
+        ({"train": ["x.jpg a", "y.jpg b", "x.jpg b"], "test": ["z.jpg a"]}, "train.txt names x.jpg 2 times, and is"),
+        ({"train": ["x.jpg a", "y.jpg b"], "val": ["z.jpg a", "z.jpg a"]}, "val.txt names z.jpg 2 times, and is"),
+        (
+            {"train": ["x.jpg a", "y.jpg b"], "val": ["z.jpg a", "./y.jpg b"]},
+            r"train.txt and .*val.txt both name .*y",
+        ),
+        ({"train": ["x.jpg a", "y.jpg b", "x.jpg a"], "val": ["z.jpg a"]}, None),  # more often in an epoch
+    ],
+)
+def test_an_image_is_not_both_trained_on_and_evaluated(tmp_path, lists, said):
+    for name in "xyz":
+        write(tmp_path / f"{name}.jpg", pixels(0, 0))
+    places = [listed(tmp_path, f"{name}.txt", lines) for name, lines in lists.items()]
+    with nullcontext() if said is None else pytest.raises(DataError, match=said):
+        layouts.read(places[0] if "all" in lists else tmp_path)

@@ -4,6 +4,7 @@ Shapes: N images of a part, C classes.
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -83,6 +84,7 @@ def read(path: str | Path) -> Layout:
                 f"{found[part]} has the class {strange[0]!r}, but {found[first]} has none of this name: the classes of "
                 "all parts must be those of the training part."
             )
+    _require_apart(root, found, pairs)
     parts = {}
     for part, held in pairs.items():
         labels = np.array([number[label] for _, label in held], dtype=np.int64)
@@ -146,6 +148,33 @@ def _refusal(path: Path, what: str) -> DataError:
 
 def _pairs(place: Path) -> Iterable[Labelled]:
     return _of_folders(place) if place.is_dir() else _of_list(place)
+
+
+def _require_apart(root: Path, found: Mapping[str, Path], pairs: Mapping[str, Sequence[Labelled]]) -> None:
+    """Raise DataError if list files name an image in two parts, or twice in a part that is divided: it could then be
+    trained on and evaluated. A training list with a `val` beside it may repeat images."""
+    if all(place.is_dir() for place in found.values()):
+        return
+    pool = {"all": True, "train": "val" not in found, "val": "test" not in found}
+    first: dict[bytes, str] = {}
+    for part, held in pairs.items():
+        base = os.fsencode(found[part] if found[part].is_dir() else root)
+        for file, _ in held:
+            path = os.path.normpath(os.path.join(base, file))
+            before = first.setdefault(path, part)
+            if before != part:
+                raise DataError(
+                    f"{found[before]} and {found[part]} both name {os.fsdecode(path)}: an image must be in one part "
+                    "alone, or the model is judged by what it was trained on; leave it out of one of them."
+                )
+        if pool.get(part) and len({*map(os.path.normpath, (file for file, _ in held))}) < len(held):
+            numbers = Counter(os.path.normpath(file) for file, _ in held)
+            file, times = numbers.most_common(1)[0]
+            raise DataError(
+                f"{found[part]} names {os.fsdecode(file)} {times} times, and is divided into training and other "
+                "images: copies could be on both sides. Name each image once; to repeat training images, write "
+                "train.txt and val.txt."
+            )
 
 
 def _of_folders(place: Path) -> Iterable[Labelled]:
