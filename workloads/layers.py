@@ -116,11 +116,12 @@ class GhostBatchNorm(nn.Module):
         self.seen.zero_()
 
     def average_(self, mean: Tensor, variance: Tensor, seen: Tensor) -> None:
-        """Move running averages [..., C] towards the means of the sums `seen` [..., 2 C + 1]."""
+        """Move running averages [..., C] towards the means of the sums `seen` [..., 2 C + 1]. A norm that saw no
+        example, because the model keeps it in evaluation mode, keeps its own."""
         channels = len(self.bias)
         *sums, examples = seen.split([channels, channels, 1], dim=-1)
         for running, of_step in zip((mean, variance), sums, strict=True):
-            running.lerp_(of_step / examples, self.momentum)
+            running.lerp_(torch.where(examples > 0, of_step / examples, running), self.momentum)
 
     def extra_repr(self) -> str:
         return f"{len(self.bias)}, group={self.group}"

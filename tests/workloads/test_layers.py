@@ -156,3 +156,13 @@ def test_what_must_stay_together():
     assert together(nn.Sequential(linear, nn.BatchNorm1d(2)), 64) == 64
     with pytest.raises(ValueError, match="at least 1 example, but got group=0"):
         GhostBatchNorm(2, group=0)
+
+
+def test_a_norm_that_sees_no_example_keeps_its_averages():
+    """Such as one that a fine-tuned model keeps in evaluation mode."""
+    norm = GhostBatchNorm(2, group=4)
+    norm.running_mean.fill_(3.0)
+    norm.eval()(torch.randn(4, 2))
+    norm.end_step(lambda tensor: tensor)
+    assert norm.running_mean.tolist() == [3.0, 3.0]
+    assert norm.running_variance.tolist() == [1.0, 1.0]

@@ -154,3 +154,18 @@ def test_an_image_is_not_both_trained_on_and_evaluated(tmp_path, lists, said):
     places = [listed(tmp_path, f"{name}.txt", lines) for name, lines in lists.items()]
     with nullcontext() if said is None else pytest.raises(DataError, match=said):
         layouts.read(places[0] if "all" in lists else tmp_path)
+
+
+def test_linked_folders_below_a_class_are_read_once(tmp_path):
+    class_folders(tmp_path / "photos", {"a": 1, "b": 1})
+    write(tmp_path / "more/x.png", pixels(0, 0))
+    (tmp_path / "photos/a/more").symlink_to(tmp_path / "more")
+    (tmp_path / "photos/a/back").symlink_to(tmp_path / "photos/a")
+    found = layouts.read(tmp_path / "photos").parts["all"]
+    assert files(found) == ["a/000.jpg", "a/more/x.png", "b/000.jpg"]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_path(tmp_path):
+    class_folders(tmp_path, {"a": 1, "b": 1})
+    (tmp_path / "all.txt").write_text("a/000.jpg a\nb/000.jpg b\n", "utf-8-sig")
+    assert files(layouts.read(tmp_path / "all.txt").parts["all"]) == ["a/000.jpg", "b/000.jpg"]

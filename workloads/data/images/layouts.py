@@ -110,12 +110,23 @@ def class_names(path: str | Path) -> list[str]:
 def image_files(folder: Path) -> list[bytes]:
     """The images in a folder and the folders below it, sorted, as paths below it. Hidden files are left out."""
     found: list[bytes] = []
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    above = {os.path.realpath(folder)}
+    for place, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = [
+            name for name in folders if not name.startswith(".") and not _seen(os.path.join(place, name), above)
+        ]
         below = os.path.relpath(place, folder)
         images = [name for name in files if name.lower().endswith(ENDINGS) and not name.startswith(".")]
         found += [os.fsencode(name if below == "." else os.path.join(below, name)) for name in images]
     return sorted(found)
+
+
+def _seen(folder: str, known: set[str]) -> bool:
+    """Whether a folder is among the known real ones, as links may lead back; afterwards it is."""
+    real = os.path.realpath(folder)
+    before = real in known
+    known.add(real)
+    return before
 
 
 def _parts(path: str | Path) -> tuple[Path, dict[str, Path]]:
@@ -208,7 +219,7 @@ def _of_list(place: Path) -> Iterable[Labelled]:
 def _lines(place: Path) -> list[tuple[str, str]]:
     """The path and the label in each line of a list file."""
     held = []
-    for number, line in enumerate(place.read_text().splitlines(), 1):
+    for number, line in enumerate(place.read_text("utf-8-sig").splitlines(), 1):
         words = line.rsplit(maxsplit=1)
         if len(words) == 2:
             held.append((words[0].strip(), words[1]))
