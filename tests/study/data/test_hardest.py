@@ -227,9 +227,7 @@ def test_questions_that_need_all_errors_are_refused(ask, name):
 
 
 def test_an_error_of_the_whole_split_is_refused(ask):
-    workload = SimpleNamespace(
-        errors={}, metrics={"classification_error": classification_error}, hyperparameters=("ema_decay",)
-    )
+    workload = SimpleNamespace(errors={}, metrics={"classification_error": classification_error}, hyperparameters=())
     check_names(ask(), workload)
     with pytest.raises(UsageError, match="classification_error of tiny is a metric of the whole split"):
         check_names(short(ask()), workload)
