@@ -23,11 +23,12 @@ class Measured(NamedTuple):
     checksum: str
 
 
-def read(results: Path, workload: str, optimizer: str) -> Measured:
+def read(results: Path, workload: str, optimizer: str, rule: str | None = None) -> Measured:
     """The schedule that the critical batch sizes of one curve give.
 
     Arguments:
         results: a folder of `study branch`.
+        rule: only what was measured with this rule of the learning rate; None: with any.
 
     Raises:
         Refused: the folder has no such table, or not this curve, or its critical batch sizes never allow a batch.
@@ -55,6 +56,7 @@ def read(results: Path, workload: str, optimizer: str) -> Measured:
     if not own:
         there = sorted({f"{row['workload']} with {row['optimizer']}" for row in rows})
         raise Refused(f"{path} has no critical batch sizes of {workload} with {optimizer}, but of {listed(there)}.")
+    own = [row for row in own if rule in (None, row.get("rule"))]
     points = steps((float(row["examples_seen"]), float(row["critical_batch_size"] or "nan")) for row in own)
     if not points:
         raise Refused(f"the critical batch sizes of {workload} with {optimizer} in {path} are below 1 or unknown.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -13,6 +13,8 @@ from study.command_line.settings import mix_argument, plan_or_json_arguments
 from study.config.paths import path
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from study.exchange.batch_schedules import Written
 
 FORMATS = ("csv", "megatron", "olmo", "torchtitan")
@@ -24,6 +26,7 @@ def schedule_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--output", type=path, metavar="FOLDER", help="write files there; default: print them")
     _curve_arguments(verb)
     verb.add_argument("--batch-size", type=int, metavar="B", help="the first one; default: the only one")
+    verb.add_argument("--rule", metavar="NAME", help="of the learning rate, for results of `study branch` with several")
     verb.add_argument("--examples", type=int, metavar="E", help="the budget, for results of `study branch`")
     verb.add_argument("--tokens", type=int, metavar="N", help="tokens in an example, if the workload does not say it")
     verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
@@ -95,14 +98,32 @@ def _measured(options: argparse.Namespace) -> Written:
     table = pd.read_csv(options.results / measured.TABLE)
     curves = list(dict.fromkeys(zip(table["workload"], table["optimizer"], strict=True)))
     workload, optimizer = _only(options, curves)
-    found = measured.read(options.results, workload, optimizer)
+    mine = table[(table["workload"] == workload) & (table["optimizer"] == optimizer)]
+    rule = _choice(mine, "rule", options.rule, "--rule")
+    found = measured.read(options.results, workload, optimizer, rule)
     if options.examples is None:
         raise UsageError("critical batch sizes have no end of their own; give the budget with --examples.")
-    first = options.batch_size or found.sizes[0]
-    declared = BatchSchedule(LISTED, switches=found.switches, sizes=found.sizes)
+    first = options.batch_size or _choice(mine, "batch_size", None, "--batch-size") or found.sizes[0]
+    coupling = "none" if rule in (None, "constant") else rule  # what a branch trained with is what it measured
+    declared = BatchSchedule(LISTED, coupling, switches=found.switches, sizes=found.sizes)
     given: tuple[int, int, int, dict[str, float]] = first, options.examples, max(first, *found.sizes), {}
     name = f"{workload} with {optimizer}, by its critical batch sizes"
     return Written(name, declared.points(*given), declared.phases(*given), declared, options.tokens)
+
+
+def _choice(rows: pd.DataFrame, column: str, asked: Any, option: str) -> Any:
+    """The only value of a column of `study branch`, or the one that was asked for; None in tables without it.
+
+    Raises UsageError.
+    """
+    from study.errors import UsageError
+
+    there = [] if column not in rows else rows[column].drop_duplicates().tolist()
+    found = [value for value in there if asked in (None, value)]
+    if len(found) > 1 or (asked is not None and not found):
+        names = ", ".join(str(value) for value in there) or "none"
+        raise UsageError(f"choose one {column.replace('_', ' ')} of the branches with {option}, among {names}.")
+    return found[0] if found else None
 
 
 def _swept(options: argparse.Namespace) -> Written:
