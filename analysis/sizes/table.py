@@ -112,13 +112,14 @@ def laws(table: pd.DataFrame) -> pd.DataFrame:
     """The power law through the critical batch sizes of each axis with three sizes or more.
 
     Bounds are left out of the fit: a size whose critical batch size lies outside the measured batch sizes has no value.
+    So are critical batch sizes that are missing or infinite.
 
     Arguments:
         table: from `sizes`.
 
     Returns:
         A row for each law, with the columns LAWS: those of `analysis.sizes.fit.PowerLaw`, left_out (how many sizes are
-        bounds), smallest and largest (size that was fitted).
+        bounds or have no value), smallest and largest (size that was fitted).
 
     >>> law = {"of": "mlp", "optimizer": "sgd", "goal_metric": "val/loss", "goal_threshold": 0.2, "axis": "width"}
     >>> made = pd.DataFrame({"size": [64, 128, 256, 512], "critical_batch_size": [20, 28.3, 40, 50], "low": np.nan,
@@ -128,12 +129,17 @@ def laws(table: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for key, part in table.groupby(LAW, sort=False):
-        known = part[part["bound"] == "="]
+        known = _known(part)
         if known["size"].nunique() >= FEWEST:
             ends = (known[name].to_numpy(dtype=float) for name in ("low", "high"))
             found = power_law(known["size"], known["critical_batch_size"], *ends)
             rows.append((*key, *found, len(part) - len(known), known["size"].min(), known["size"].max()))
     return pd.DataFrame(rows, columns=LAWS)
+
+
+def _known(part: pd.DataFrame) -> pd.DataFrame:
+    """The rows whose critical batch size is a value: no bound, not missing and not infinite."""
+    return part[(part["bound"] == "=") & np.isfinite(part["critical_batch_size"].astype(float))]
 
 
 def law(row: Mapping[str, Any]) -> PowerLaw:
@@ -195,7 +201,28 @@ def pairs(path: Path) -> pd.DataFrame:
     usual |= {"definition": "critical_batch_size", "workload": path.stem, "low": np.nan, "high": np.nan, "bound": "="}
     found = read.rename(columns={others[0]: "size"})
     missing = {name: value for name, value in usual.items() if name not in found}
-    return found.assign(**missing)[SIZES].fillna({"goal_threshold": 0.0, "bound": "="})
+    made = found.assign(**missing)[SIZES].fillna({"goal_threshold": 0.0, "bound": "="})
+    _check(path, made)
+    return made
+
+
+def _check(path: Path, made: pd.DataFrame) -> None:
+    """Raise LoadError, with the line of the file, for what no law can be fitted to."""
+    for name in ("critical_batch_size", "low", "high"):
+        if not pd.api.types.is_numeric_dtype(made[name]):
+            raise LoadError(f"{path}: {name} must be numbers, empty where they are unknown; mark bounds in a column bound.")
+    number, size, low, high = (made[name] for name in ("critical_batch_size", "size", "low", "high"))
+    rules = {
+        "the size must be a number above 0": ~((size > 0) & np.isfinite(size)),
+        "critical_batch_size must be above 0, or empty if it is unknown": number <= 0,
+        "low <= critical_batch_size <= high must hold": (low > number) | (high < number) | (low > high),
+        "bound must be =, < or >": ~made["bound"].isin(["=", "<", ">"]),
+    }
+    for rule, broken in rules.items():
+        if broken.any():
+            row = made[broken].iloc[0]
+            values = ", ".join(f"{key}={row[key]}" for key in ("size", "critical_batch_size", "low", "high", "bound"))
+            raise LoadError(f"{path}, line {broken.to_numpy().argmax() + 2}: {rule}, but got {values}; correct it.")
 
 
 def overview(table: pd.DataFrame) -> pd.DataFrame:
@@ -246,7 +273,7 @@ def sentences(table: pd.DataFrame, predicted: pd.DataFrame) -> list[str]:
         what = f"critical batch size by {authors}" if authors else "critical batch size"
         none = row["low"] <= 0 <= row["high"]
         shown = "; no dependence is shown" if none else ""
-        out = f"; {row['left_out']} more with a bound only are left out" if row["left_out"] else ""
+        out = f"; {row['left_out']} more with a bound only or no value are left out" if row["left_out"] else ""
         said.append(
             f"{name}: the {what} goes as {row['axis']} to the power {row['exponent']:.3g} "
             f"({_between(row['low'], row['high'])}), from {row['axis']} {number(row['smallest'])} to "
@@ -277,7 +304,7 @@ def warnings(table: pd.DataFrame, fitted: pd.DataFrame) -> list[str]:
         ]
     said = []
     for key, part in table.groupby(LAW, sort=False):
-        known, there = part[part["bound"] == "="]["size"].nunique(), part["size"].nunique()
+        known, there = _known(part)["size"].nunique(), part["size"].nunique()
         if known < FEWEST:
             said.append(
                 f"no law of {key[0]} in {key[4]} ({key[5].replace('_', ' ')}): {known} of {there} sizes have a "

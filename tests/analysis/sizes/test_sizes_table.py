@@ -79,7 +79,7 @@ def test_bounds_are_left_out_and_counted(swept):
     laws = tables["size_laws"].query("definition == @MCCANDLISH")
     assert laws["left_out"].tolist() == [1]
     assert laws["exponent"].tolist() == pytest.approx([0.5], abs=0.05)
-    assert "1 more with a bound only are left out" in table.sentences(laws, table.predictions(laws, []))[0]
+    assert "1 more with a bound only or no value are left out" in table.sentences(laws, table.predictions(laws, []))[0]
 
 
 def made(critical=(20, 28.3, 40), sizes=(64, 128, 256), **columns):
@@ -170,3 +170,37 @@ def test_imported_runs_with_a_size_go_through_the_same_fit(tmp_path, says):
     assert "gpt with unknown: the critical batch size by McCandlish et al. goes as params to the power 0.5" in said
     for name, why in (("parms", "the runs have no such setting; there are"), ("workload", "a size is a number")):
         assert why in says("import", tmp_path / "runs.csv", tmp_path / "b", *asked, "--size", name, status=2)
+
+
+HEAD = "parameters,critical_batch_size,low,high,bound\n1e6,100,80,120,=\n1e7,200,160,240,=\n"
+
+
+@pytest.mark.parametrize("unknown", ["", "inf", "nan"])
+def test_sizes_without_a_value_neither_count_nor_stretch_a_law(tmp_path, says, unknown):
+    path = tmp_path / "published.csv"
+    path.write_text(f"{HEAD}1e8,{unknown},,,\n1e9,{unknown},,,\n")
+    said = says("sizes", path, "--at", "1e9")
+    assert "2 of 4 sizes have a critical batch size that is no bound, and 3 are needed" in said
+    assert "predicts" not in said
+    path.write_text(f"{HEAD}1e8,400,300,500,\n1e9,{unknown},,,\n")
+    [law] = table.laws(table.pairs(path)).to_dict("records")
+    assert (law["points"], law["left_out"], law["largest"]) == (3, 1, 1e8)
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("1e8,-400,,,=", "critical_batch_size must be above 0, or empty if it is unknown"),
+        ("0,400,,,=", "the size must be a number above 0"),
+        ("1e8,400,500,300,=", "low <= critical_batch_size <= high must hold"),
+        ("1e8,400,500,600,=", "low <= critical_batch_size <= high must hold"),
+        ("1e8,400,,,>=", "bound must be =, < or >"),
+        ("1e8,>400,,,=", "critical_batch_size must be numbers"),
+    ],
+)
+def test_lines_that_no_law_can_be_fitted_to_are_named(tmp_path, line, rule):
+    path = tmp_path / "published.csv"
+    path.write_text(f"{HEAD}{line}\n1e9,800,,,=\n")
+    with pytest.raises(LoadError, match=rule) as raised:
+        table.pairs(path)
+    assert "line 4" in str(raised.value) or ">" in line.split(",")[1]
