@@ -84,10 +84,18 @@ def _rivals(found: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str
     if found.loc[found["reached"], "batch_size"].nunique() == 1:
         return ""
     near = able(found)[lambda rows: ~rows["shown_slower"]]
-    others = sorted({*near["batch_size"]} - {fastest["batch_size"]})
+    timed = {*near.loc[near["seconds_bound"] == "=", "batch_size"]}
+    others = sorted(timed - {fastest["batch_size"]})
+    untimed = sorted({*near["batch_size"]} - timed - {fastest["batch_size"]})
+    open_ends = f"{batch_sizes(untimed).capitalize()} may be faster or cheaper: times of such steps are upper bounds."
     if not others:
-        return "Every other batch size is shown to be slower."
+        return open_ends if untimed else "Every other batch size is shown to be slower."
     text = f"{batch_sizes(others).capitalize()} {'is' if len(others) == 1 else 'are'} tied with it"
+    return _with_cheapest(text, near, fastest, cheapest) + (f" {open_ends}" if untimed else "")
+
+
+def _with_cheapest(text: str, near: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str:
+    """The sentence on tied batch sizes, with the cheapest of the splits `near` that are not shown to be slower."""
     if not cheapest["shown_slower"]:
         return f"{text}, the cheapest split included."
     useful = near[near["seconds"] < cheapest["seconds"]]  # a slower split also costs more: never a good choice

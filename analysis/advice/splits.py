@@ -57,6 +57,17 @@ class Machine:
         devices, examples, parts = (splits[name].to_numpy() for name in SPLIT)
         return parts * self.times.at(examples) + self.exchange_seconds(devices)
 
+    def least_seconds(self, splits: pd.DataFrame) -> np.ndarray:
+        """The least seconds of an update of each split [A]: below the timed sizes, steps may take any time down to that
+        in proportion to their examples.
+
+        >>> machine = Machine([1], StepTimes({8: 0.010, 32: 0.016}))
+        >>> machine.least_seconds(pd.DataFrame({"devices": 1, "per_device_batch": [2, 32], "accumulation_steps": 1}))
+        array([0.0025, 0.016 ])
+        """
+        devices, examples, parts = (splits[name].to_numpy() for name in SPLIT)
+        return parts * self.times.least(examples) + self.exchange_seconds(devices)
+
     def exchange_seconds(self, devices: np.ndarray) -> np.ndarray:
         """Seconds of the exchange of gradients on these numbers of devices [A].
 
@@ -97,7 +108,7 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
         seconds to the goal with seconds_low and seconds_high, device_hours, cost (NaN without a price); fits (the
         per-device batch is at most Machine.largest); fastest and cheapest (True in one row each, among the rows that
         `able` keeps); and shown_slower (True if the split is slower than the fastest by more than the error of step
-        times, in 97.5 % of resamples of both S_n).
+        times, in 97.5 % of resamples of both S_n; where its time is only an upper bound, by its least).
 
     Raises:
         AdviceError: the curves cannot answer the goal, or no row could be the fastest.
@@ -124,7 +135,7 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
     found["fastest"] = found.index == ranked(found, "seconds", "device_hours").index[0]
     found["cheapest"] = found.index == ranked(found, "device_hours", "seconds").index[0]
     ends = dict(zip(steps["batch_size"], steps["censored_at"], strict=True))
-    found["shown_slower"] = _shown_slower(found, _trials(studies, goal), ends, machine.times.error)
+    found["shown_slower"] = _shown_slower(found, machine.least_seconds(found), _trials(studies, goal), ends, machine)
     return found
 
 
@@ -179,22 +190,27 @@ def ranked(found: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
 
 
 def _shown_slower(
-    found: pd.DataFrame, trials: Mapping[int, np.ndarray], ends: Mapping[int, float], error: float
+    found: pd.DataFrame,
+    least: np.ndarray,
+    trials: Mapping[int, np.ndarray],
+    ends: Mapping[int, float],
+    machine: Machine,
 ) -> np.ndarray:
     """True for each split [A] that is slower than the fastest even at the 2.5 % quantile of the ratio of S_n.
 
     Arguments:
+        least: the least seconds of an update of each split [A].
         trials, ends: batch size -> steps of its trials, and the `censored_at` of its S_n.
-        error: relative error of step times; a split must be slower by more than this.
+        machine: has the relative error of step times; a split must be slower by more than this.
     """
     fastest = found[found["fastest"]].iloc[0]
     best = fastest["batch_size"]
     low = {best: 1.0}  # all splits of a batch size share its S(B)
     for size in trials.keys() - {best}:
-        least, _ = ratios(trials[size], trials[best], ((0, size), (0, best)), (ends[size], ends[best]))
-        low[size] = float(np.quantile(least, 0.025, method="lower")) if np.isfinite(trials[size]).any() else np.inf
-    ratio = found["batch_size"].map(low) * found["seconds_per_step"] / fastest["seconds_per_step"]
-    return (ratio > 1 + np.nan_to_num(error)).to_numpy()
+        draws, _ = ratios(trials[size], trials[best], ((0, size), (0, best)), (ends[size], ends[best]))
+        low[size] = float(np.quantile(draws, 0.025, method="lower")) if np.isfinite(trials[size]).any() else np.inf
+    ratio = found["batch_size"].map(low) * least / fastest["seconds_per_step"]
+    return (ratio > 1 + np.nan_to_num(machine.times.error)).to_numpy()
 
 
 def _unreached(studies: Sequence[StudyData], goal: Goal | None, feasible: bool) -> str:

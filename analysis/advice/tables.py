@@ -60,7 +60,7 @@ def _with(row: pd.Series) -> dict[str, str]:
         "up to": duration(row["seconds_high"]) if np.isfinite(row["seconds_high"]) else "?",
         "device time": bound + duration(row["device_hours"] * HOUR),
         "cost": number(row["cost"]),
-        "": ", ".join(said) or ("" if row["shown_slower"] else "tied"),
+        "": ", ".join(said) or ("" if row["shown_slower"] else "not timed" if bound else "tied"),
     }
 
 

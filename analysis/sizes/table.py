@@ -210,7 +210,9 @@ def _check(path: Path, made: pd.DataFrame) -> None:
     """Raise LoadError, with the line of the file, for what no law can be fitted to."""
     for name in ("critical_batch_size", "low", "high"):
         if not pd.api.types.is_numeric_dtype(made[name]):
-            raise LoadError(f"{path}: {name} must be numbers, empty where they are unknown; mark bounds in a column bound.")
+            raise LoadError(
+                f"{path}: {name} must be numbers, empty where they are unknown; mark bounds in a column bound."
+            )
     number, size, low, high = (made[name] for name in ("critical_batch_size", "size", "low", "high"))
     rules = {
         "the size must be a number above 0": ~((size > 0) & np.isfinite(size)),

@@ -144,6 +144,26 @@ def test_what_step_times_cannot_tell_apart(write):
         assert row["shown_slower"] == slower
 
 
+def test_what_was_not_timed_is_not_shown_to_be_slower(write):
+    """Steps of 8 examples take 1 ms, but only those of 64 were timed: batch size 8 may be ten times as fast."""
+    studies = write({8: [200] * 8, 64: [100] * 8})
+    truth = said(studies, [1], StepTimes({8: 0.001, 64: 0.1}))
+    assert "the fastest is batch size 8 = 1 x 8 x 1" in truth[0]
+    times = StepTimes({64: 0.1})
+    found = splits.table(studies, Machine([1], times))
+    assert not found[(found["batch_size"] == 8) & (found["accumulation_steps"] == 1)]["shown_slower"].item()
+    assert overview(found)[""].tolist() == ["not timed", "fastest, cheapest"]
+    text = " ".join(sentences.sentences(found))
+    assert "Batch size 8 may be faster or cheaper: times of such steps are upper bounds." in text
+    assert "Every other batch size is shown to be slower." not in text
+
+
+def test_what_is_slower_at_any_possible_time_is_shown(write):
+    """A step of 8 examples takes at least an eighth of one of 64."""
+    studies = write({8: [1000] * 8, 64: [100] * 8})
+    assert "Every other batch size is shown to be slower." in said(studies, [1], StepTimes({64: 0.1}))
+
+
 machines = st.builds(
     Machine,
     devices=st.lists(st.integers(1, 16), max_size=6).map(lambda counts: [1, *counts]),
