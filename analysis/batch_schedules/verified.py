@@ -12,11 +12,12 @@ import pandas as pd
 
 from analysis.counting import COMPLETE, INCOMPLETE
 from analysis.estimates.tuned import half_width
-from analysis.labels import number
+from analysis.labels import counted, listed, number
 from analysis.load import GOAL, STUDY, StudyData, folders, load_study
 from analysis.question.branches import VERIFIED, VERIFIED_FOLDER
 from analysis.tables.steps_to_result import measured, outcomes
 
+UNKNOWN = "one seed has no interval"
 PAIRED = ["steps_ratio", "steps_ratio_low", "steps_ratio_high", "error_difference", "difference_low", "difference_high"]
 COLUMNS = [
     *STUDY,
@@ -74,7 +75,8 @@ def _arms(key: Sequence[Any], studies: Sequence[StudyData]) -> list[dict[str, An
     first, rows = read[0].loc[shared], []
     for study, each in zip(arms, read, strict=True):
         own = each.loc[shared]
-        ratio = _paired(np.log(first["steps"].to_numpy()) - np.log(own["steps"].to_numpy()))
+        with np.errstate(invalid="ignore"):  # both arms missed the goal
+            ratio = _paired(np.log(first["steps"].to_numpy()) - np.log(own["steps"].to_numpy()))
         mean, low, high = interval(own["error"].to_numpy())
         label = study.batch_schedule.label if study.batch_schedule else f"constant {study.batch_size:,}"
         phases = study.phases(shared[0])
@@ -154,9 +156,16 @@ def overview(rows: pd.DataFrame) -> pd.DataFrame:
         train_steps=[f"{steps:,}" for steps in rows["train_steps"]],
         steps=[_met(steps) for steps in rows["steps_to_goal"]],
         examples=[_met(examples) for examples in rows["examples_to_goal"]],
-        end=[f"{row.error:.4g} ({row.error_low:.4g} to {row.error_high:.4g})" for row in rows.itertuples()],
+        end=[_end(row.error, row.error_low, row.error_high) for row in rows.itertuples()],
     )
     return shown[[*SHOWN]].rename(columns=SHOWN)
+
+
+def _end(error: float, low: float, high: float) -> str:
+    """An error with its interval, where it has one."""
+    if np.isnan(error):
+        return "diverged"
+    return f"{error:.4g}" if np.isnan(low) else f"{error:.4g} ({low:.4g} to {high:.4g})"
 
 
 def _met(value: float) -> str:
@@ -178,22 +187,24 @@ def sentences(rows: pd.DataFrame) -> list[str]:
         for arm in others:
             subject = f"{key[0]} with {key[1]}: {arm['arm']} against {first['arm']}, {arm['seeds']} fresh seeds"
             steps = f"{number(first['train_steps'])} -> {number(arm['train_steps'])} steps for the same examples"
-            said.append(f"{subject}: {steps}; {_goal(arm)}; {_difference(arm, key[3])}.")
+            said.append(f"{subject}: {steps}; {_goal(arm, first)}; {_difference(arm, key[3])}.")
     return said
 
 
-def _goal(arm: Mapping[str, Any]) -> str:
+def _goal(arm: Mapping[str, Any], first: Mapping[str, Any]) -> str:
     if not np.isfinite(arm["steps_ratio"]):
-        return f"the goal was missed by {arm['missed']} seeds of it, so steps to it are not compared"
+        missed = [f"{counted(each['missed'], 'seed')} of {each['arm']}" for each in (first, arm) if each["missed"]]
+        return f"the goal was missed by {listed(missed)}, so steps to it are not compared"
     ratio, low, high = (arm[name] for name in ("steps_ratio", "steps_ratio_low", "steps_ratio_high"))
-    if ratio < 1:
-        return f"{1 / ratio:.2f} times more steps to the goal ({1 / high:.2f} to {1 / low:.2f})"
-    return f"{ratio:.2f} times fewer steps to the goal ({low:.2f} to {high:.2f})"
+    side, ratio, low, high = ("more", 1 / ratio, 1 / high, 1 / low) if ratio < 1 else ("fewer", ratio, low, high)
+    return f"{ratio:.2f} times {side} steps to the goal ({UNKNOWN if np.isnan(low) else f'{low:.2f} to {high:.2f}'})"
 
 
 def _difference(arm: Mapping[str, Any], metric: str) -> str:
     if not np.isfinite(arm["error_difference"]):
         return f"{metric} at the end is not known for each seed"
     low, high = arm["difference_low"], arm["difference_high"]
+    if np.isnan(low):
+        return f"{metric} at the end not told apart: {arm['error_difference']:+.3g} ({UNKNOWN})"
     verdict = "not told apart" if low <= 0 <= high else "higher" if low > 0 else "lower"
     return f"{metric} at the end {verdict}: {arm['error_difference']:+.3g} ({low:+.3g} to {high:+.3g})"
