@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.counting import Branch
-from analysis.labels import number, within
+from analysis.labels import number
 from analysis.load import GOAL, STUDY, LoadError, StudyData
-from analysis.noise_scale.table import changed, measured_limits
+from analysis.noise_scale.table import changed, in_words, measured_limits
 from analysis.one_step.estimate import LOG, SPACES, OneStep, best_learning_rates, fit_batches, interval
 
 POINT = [*STUDY, *GOAL, "trial", "step", "examples_seen", "form"]
@@ -87,15 +87,6 @@ def _of_form(study: StudyData, point: Mapping[str, Any], form: str) -> tuple[lis
     return fits, rates
 
 
-def in_words(row: Any) -> str:
-    """B_n and its interval.
-
-    >>> in_words({"noise_scale": 81.97, "low": 60.75, "high": 127.9})
-    '82.0 (60.8 to 128)'
-    """
-    return f"{number(row['noise_scale'])} ({within(row['low'], row['high'])})"
-
-
 def overview(fits: pd.DataFrame) -> pd.DataFrame:
     """The fits as text: a row for each run, point and form, with B_n in both spaces.
 
@@ -140,7 +131,7 @@ def sentences(fits: pd.DataFrame, scaling: pd.DataFrame) -> list[str]:
         began = f"{in_words(first)} at step {first['step']:,} and " if first["step"] < last["step"] else ""
         said.append(
             f"{curve[0]} with {curve[1]} at batch size {size:,}: the best learning rate of one step of gradient "
-            f"descent is half of its maximum at B_n = {began}{in_words(last)} at step {last['step']:,}, where it "
+            f"descent is half of its maximum at a B_n of {began}{in_words(last)} at step {last['step']:,}, where it "
             f"reached its goal (fitted in log space); {measured_limits(curve, scaling)}."
         )
     return said

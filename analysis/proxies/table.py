@@ -95,11 +95,16 @@ def _limits(scaling: pd.DataFrame) -> Iterator[Found]:
 def _noise(rows: pd.DataFrame) -> Iterator[Found]:
     for row in _last(rows, ["estimator", "form"]):
         name = NOISE.get((row["estimator"], row["form"]))
-        known = row["low"] > 0 or np.isfinite(row["high"])
-        if name is not None and known:
-            bound = ">" if np.isinf(row["high"]) else "<" if row["low"] == 0 else "="
-            value = row["low"] if bound == ">" else row["high"] if bound == "<" else row["noise_scale"]
-            yield _of_run(row, name, value, bound)
+        if name is not None:
+            yield from _open_ended(row, name)
+
+
+def _open_ended(row: Mapping[str, Any], proxy: str) -> Iterator[Found]:
+    """A noise scale: a bound at the end of its interval where the other end is open; nothing where both are."""
+    if row["low"] > 0 or np.isfinite(row["high"]):
+        bound = ">" if np.isinf(row["high"]) else "<" if row["low"] == 0 else "="
+        value = row["low"] if bound == ">" else row["high"] if bound == "<" else row["noise_scale"]
+        yield _of_run(row, proxy, value, bound)
 
 
 def _branches(rows: pd.DataFrame) -> Iterator[Found]:
@@ -114,7 +119,7 @@ def _branches(rows: pd.DataFrame) -> Iterator[Found]:
 def _steps(rows: pd.DataFrame) -> Iterator[Found]:
     for row in _last(rows[rows["space"] == "log"], ["form"]):
         form = "" if row["form"] == "plain" else f", {row['form']}"
-        yield _of_run(row, f"one step{form}", row["noise_scale"], "=")
+        yield from _open_ended(row, f"one step{form}")
 
 
 ALONG_RUNS: dict[str, Callable[[pd.DataFrame], Iterator[Found]]] = {

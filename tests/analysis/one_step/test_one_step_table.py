@@ -90,7 +90,7 @@ def test_the_sentence_compares_with_measured_limits():
     limits = pd.DataFrame({"definition": ["critical_batch_size_mccandlish"], "estimate": [62.0]})
     limits = limits.assign(**NAMES, estimate_bound="=", estimate_low=46.0, estimate_high=84.0)
     [said] = table.sentences(fits(step=[10, 40], noise_scale=[20.0, 90.0], low=[15.0, 60.0]), limits)
-    assert "at B_n = 20 (15 to 130) at step 10 and 90 (60 to 130) at step 40, where it reached its goal" in said
+    assert "at a B_n of 20 (15 to 130) at step 10 and 90 (60 to 130) at step 40, where it reached its goal" in said
     assert said.endswith("measured by steps: critical batch size 62 (46 to 84).")
 
 
@@ -111,3 +111,9 @@ def test_the_figure_shows_points_and_both_fits():
     assert [text.get_text() for text in ax.get_legend().get_texts()] == [
         *("80 examples seen", "fit in log space", "fit in linear space", "95 % interval")
     ]
+
+
+def test_an_open_end_is_a_bound():
+    ends = ((4e-8, 0.0, 0.14), (6e9, 500.0, np.inf), (3e3, 0.0, np.inf))
+    rows = [dict(zip(("noise_scale", "low", "high"), each, strict=True)) for each in ends]
+    assert [table.in_words(row) for row in rows] == ["at most 0.140", "at least 500", "unknown"]

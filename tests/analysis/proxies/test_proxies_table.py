@@ -57,6 +57,14 @@ def test_noise(rows, expected):
     np.testing.assert_allclose(columns, np.reshape([row[:-1] for row in expected], (-1, 4)), rtol=2e-3)
 
 
+@pytest.mark.parametrize(("rows", "expected"), [*CASES.values()][2:5], ids=[*CASES][2:5])
+def test_one_step_is_open_ended_like_the_noise_scale(rows, expected):
+    """Without a bend the fit ends anywhere: at 1e-8 times the smallest batch size, or 1e8 times the largest."""
+    made = found([scaling()], one_step=[each | {"space": "log"} for each in rows])
+    assert made["bound"].tolist() == [row[-1] for row in expected]
+    assert made["value"].tolist() == [row[0] for row in expected]
+
+
 def test_every_kind_of_measurement_has_a_row():
     made = found(
         [scaling(), *(scaling(20.0, 10.0, 40.0, definition=definition) for definition in LIMITS)],
