@@ -16,6 +16,7 @@ from scipy.special import stdtrit
 from analysis.estimates import convex
 from analysis.intervals import bounds
 from analysis.load import CURVE, GOAL, STUDY
+from analysis.tables import fits
 
 MEDIAN = 1.25
 """The standard error of the median of normal numbers over that of their mean."""
@@ -179,7 +180,8 @@ def points(curve: pd.DataFrame) -> dict[int, float]:
 def log_errors(curve: pd.DataFrame) -> dict[int, float]:
     """Batch size -> the standard error of log steps; missing where it is unknown.
 
-    It is the half-width of the widest known interval over 1.96, so that normal draws spread like Student's t.
+    It is the half-width of the widest known interval over 1.96, so that normal draws spread like Student's t. Without
+    fresh seeds, that is the one from the residuals about the constrained curve or about the hyperbola, the larger.
 
     Arguments:
         curve: the rows of one curve, from `table`.
@@ -189,10 +191,13 @@ def log_errors(curve: pd.DataFrame) -> dict[int, float]:
     >>> round(log_errors(found[found["optimizer"] == "sgd"])[1024], 3)
     0.097
     """
-    of_points = half_width(curve["residual_sd"], int(curve["curve_steps"].notna().sum()) - SPENT)
     if (curve["read_from"] == SEEDS).all():
         high = curve["optimum_high"].fillna(curve["tuned_high"])
         of_points = np.log(high / curve["tuned_steps"])
+    else:
+        of_points = half_width(curve["residual_sd"], int(curve["curve_steps"].notna().sum()) - SPENT)
+        if of_points.notna().any():  # where batch sizes lie far apart, the curve goes through all points
+            of_points = np.maximum(of_points, fits.hyperbola(points(curve)).reach)
     errors = of_points / half_width(1.0, NORMAL)
     return {size: error for size, error in zip(curve["batch_size"].tolist(), errors, strict=True) if np.isfinite(error)}
 
