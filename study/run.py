@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import packages_distributions
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 
@@ -146,10 +146,10 @@ class _Part:
         self.spent: Counter[str] = Counter(doubled_trials=0)
         self._under_way = 0
         self.changed: list[str] = []
-        self._words = build(study.workload).words if study.arithmetic == COMMAND else ()  # type: ignore[attr-defined]
+        self._words = cast(Any, build(study.workload)).words if study.arithmetic == COMMAND else ()
 
     def ask(self) -> Trial | None:
-        if self.tuner.next_index(self.claim.shard) is not None and (self.changed or self._other_code()):
+        if self._words and self.begins_more and self._other_code():
             return None  # trials under way end, and are kept
         trial = self.tuner.ask()
         self._under_way += trial is not None
@@ -157,7 +157,7 @@ class _Part:
 
     def _other_code(self) -> bool:
         """Whether the code of a command is not the recorded one: each trial reads it as it is then."""
-        if self._words and (held := self._search.fingerprint):
+        if held := self._search.fingerprint:
             now = code_of_command(self._words)
             differ = [key for key in sorted({*held, *now} - {"code"}) if held.get(key) != now.get(key)]
             self.changed = [key.removeprefix("code ") for key in differ]

@@ -112,6 +112,7 @@ def test_a_comparison_that_the_sweep_cannot_make_is_refused_before_training(word
         until.check(parse_jobs(words))
 
 
+@pytest.mark.slow
 def test_the_stated_cost_is_a_multiple_of_what_the_command_asks_for(tmp_path, monkeypatch):
     """Not of what an earlier run of it added: else each repetition would raise the limit."""
     words = ["sweep", "optimizer=sgd", "batch_size=64", "search=sobol", "search.trials=2", f"results={tmp_path}"]
