@@ -226,7 +226,7 @@ def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Pa
             (folder / name).mkdir(exist_ok=True)
     alone = len([*folder.glob(".claim.*")]) == 1
     for path in (folder / "runs").glob("[!.]*.json") if alone and not begun(folder) else ():
-        if read(path).get("fingerprint") != provenance.get("fingerprint"):
+        if (held := read(path).get("fingerprint")) and held != provenance.get("fingerprint"):
             path.unlink()  # it left no trial, so those to come are not mixed with trials of its code
     path = folder / "runs" / f"{secrets.token_hex(4)}.json"
     atomic.replace(path, partial(_write_json, {"run": path.stem, **provenance}))
