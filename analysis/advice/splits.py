@@ -135,7 +135,7 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
     found["fastest"] = found.index == ranked(found, "seconds", "device_hours").index[0]
     found["cheapest"] = found.index == ranked(found, "device_hours", "seconds").index[0]
     ends = dict(zip(steps["batch_size"], steps["censored_at"], strict=True))
-    found["shown_slower"] = _shown_slower(found, machine.least_seconds(found), _trials(studies, goal), ends, machine)
+    found["shown_slower"] = _shown_slower(found, _trials(studies, goal), ends, machine)
     return found
 
 
@@ -190,18 +190,13 @@ def ranked(found: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
 
 
 def _shown_slower(
-    found: pd.DataFrame,
-    least: np.ndarray,
-    trials: Mapping[int, np.ndarray],
-    ends: Mapping[int, float],
-    machine: Machine,
+    found: pd.DataFrame, trials: Mapping[int, np.ndarray], ends: Mapping[int, float], machine: Machine
 ) -> np.ndarray:
     """True for each split [A] that is slower than the fastest even at the 2.5 % quantile of the ratio of S_n.
 
     Arguments:
-        least: the least seconds of an update of each split [A].
         trials, ends: batch size -> steps of its trials, and the `censored_at` of its S_n.
-        machine: has the relative error of step times; a split must be slower by more than this.
+        machine: a split must be slower in the least time of its steps, by more than their relative error.
     """
     fastest = found[found["fastest"]].iloc[0]
     best = fastest["batch_size"]
@@ -209,7 +204,7 @@ def _shown_slower(
     for size in trials.keys() - {best}:
         draws, _ = ratios(trials[size], trials[best], ((0, size), (0, best)), (ends[size], ends[best]))
         low[size] = float(np.quantile(draws, 0.025, method="lower")) if np.isfinite(trials[size]).any() else np.inf
-    ratio = found["batch_size"].map(low) * least / fastest["seconds_per_step"]
+    ratio = found["batch_size"].map(low) * machine.least_seconds(found) / fastest["seconds_per_step"]
     return (ratio > 1 + np.nan_to_num(machine.times.error)).to_numpy()
 
 

@@ -17,7 +17,7 @@ from analysis.load import GOAL, STUDY, StudyData, folders, load_study
 from analysis.question.branches import VERIFIED, VERIFIED_FOLDER
 from analysis.tables.steps_to_result import measured, outcomes
 
-UNKNOWN = "one seed has no interval"
+ONE_SEED = "one seed has no interval"
 PAIRED = ["steps_ratio", "steps_ratio_low", "steps_ratio_high", "error_difference", "difference_low", "difference_high"]
 COLUMNS = [
     *STUDY,
@@ -197,7 +197,7 @@ def _goal(arm: Mapping[str, Any], first: Mapping[str, Any]) -> str:
         return f"the goal was missed by {listed(missed)}, so steps to it are not compared"
     ratio, low, high = (arm[name] for name in ("steps_ratio", "steps_ratio_low", "steps_ratio_high"))
     side, ratio, low, high = ("more", 1 / ratio, 1 / high, 1 / low) if ratio < 1 else ("fewer", ratio, low, high)
-    return f"{ratio:.2f} times {side} steps to the goal ({UNKNOWN if np.isnan(low) else f'{low:.2f} to {high:.2f}'})"
+    return f"{ratio:.2f} times {side} steps to the goal ({ONE_SEED if np.isnan(low) else f'{low:.2f} to {high:.2f}'})"
 
 
 def _difference(arm: Mapping[str, Any], metric: str) -> str:
@@ -205,6 +205,6 @@ def _difference(arm: Mapping[str, Any], metric: str) -> str:
         return f"{metric} at the end is not known for each seed"
     low, high = arm["difference_low"], arm["difference_high"]
     if np.isnan(low):
-        return f"{metric} at the end not told apart: {arm['error_difference']:+.3g} ({UNKNOWN})"
+        return f"{metric} at the end not told apart: {arm['error_difference']:+.3g} ({ONE_SEED})"
     verdict = "not told apart" if low <= 0 <= high else "higher" if low > 0 else "lower"
     return f"{metric} at the end {verdict}: {arm['error_difference']:+.3g} ({low:+.3g} to {high:+.3g})"
