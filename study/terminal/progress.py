@@ -147,16 +147,25 @@ class SweepProgress(Observer):
         now = time.monotonic()
         if not self.console.is_terminal and now >= self.said + LINE_SECONDS:
             self.said = now
-            best = [
-                f"{shown.state.best:,} steps at {self._name(shown.search)}"
-                for shown in self.shown.values()
-                if shown.state.best is not None
-            ]
             self.console.print(
                 f"After {duration(now - self.started)}: {self.trials:,} of {self.wanted:,} trials, {steps:,} steps; "
-                f"best so far: {'; '.join(best) or 'goal not reached yet'}; {left}.",
+                f"best so far: {self._best() or 'goal not reached yet'}; {left}.",
                 soft_wrap=True,
             )
+
+    def _best(self) -> str:
+        """The fewest steps of each search shown; what all searches of a curve have in common is said once."""
+        curves: dict[str, list[str]] = {}
+        for shown in self.shown.values():
+            if shown.state.best is not None:
+                said = curves.setdefault(self._curve(shown.search), [])
+                place = _place(shown.search)
+                said.append(
+                    f"{shown.state.best:,} at {place.removeprefix('batch size ')}"
+                    if said
+                    else f"{shown.state.best:,} steps at {place}"
+                )
+        return "; ".join(f"{curve}: {', '.join(said)}" if curve else ", ".join(said) for curve, said in curves.items())
 
     def _left(self) -> str:
         elapsed, progress = time.monotonic() - self.started, self.done - self.held
@@ -188,8 +197,15 @@ class SweepProgress(Observer):
         self.console.print(f"{self._name(search)}: {text}")
 
     def _name(self, search: Search) -> str:
-        prefix = f"{search.workload}, {search.optimizer}, " if len(self.curves) > 1 else ""
-        return f"{prefix}batch size {search.batch_size:,}{f', {search.name}' if search.name else ''}"
+        return ", ".join(filter(None, (self._curve(search), _place(search))))
+
+    def _curve(self, search: Search) -> str:
+        """Workload and optimizer, where the sweep has several."""
+        return f"{search.workload}, {search.optimizer}" if len(self.curves) > 1 else ""
+
+
+def _place(search: Search) -> str:
+    return f"batch size {search.batch_size:,}{f', {search.name}' if search.name else ''}"
 
 
 def _told(state: State) -> str:

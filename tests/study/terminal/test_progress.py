@@ -1,5 +1,6 @@
 """The progress of a sweep: steps from the first second, and a line a minute where there is no terminal."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -74,6 +75,21 @@ def test_a_line_a_minute_without_a_terminal(clock):
     first, second = lines(console)
     assert first.startswith("After 1 min 00 s: 0 of 8 trials, 600 steps; best so far: goal not reached yet; at most ")
     assert second.startswith("After 2 min 01 s: 1 of 8 trials, 640 steps; best so far: 40 steps at batch size 8; ")
+
+
+def test_a_line_says_once_what_searches_have_in_common(clock):
+    console = Console(record=True, width=200)
+    curves = [told.search(batch_size=size) for size in (8, 64)]
+    searches = [replace(search, optimizer=name) for name in ("sgd", "adam") for search in curves]
+    with SweepProgress(console) as shown:
+        shown.begin(Sweep("", searches))
+        for number, search in enumerate(searches, 1):
+            shown.trial(search, told.state(1, 1000 * number), None)
+        clock.now = 60.0
+        shown.tick(searches[0], {1: 500})
+    sgd = "tiny, sgd: 1,000 steps at batch size 8, 2,000 at 64"
+    adam = "tiny, adam: 3,000 steps at batch size 8, 4,000 at 64"
+    assert f"best so far: {sgd}; {adam}; " in lines(console)[0]
 
 
 def test_on_a_terminal_bars_take_the_place_of_lines(clock):
