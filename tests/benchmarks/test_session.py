@@ -86,7 +86,7 @@ def test_updates_are_compiled_ahead_without_any_being_made(monkeypatch):
         assert lanes.compile_ahead("softmax", 8, "cpu", "fp32", made_up=True) == compiled
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_tiny_session_runs_from_start_to_end(tmp_path):
     words = ["benchmarks.gpu.session", "--device", "cpu", "--tiny", "--json", str(tmp_path / "session.json")]
     ran = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -11,7 +11,7 @@ from benchmarks import chaos
 @pytest.mark.parametrize(
     ("sweep", "kills"),
     [
-        (chaos.relay, 5),
+        (chaos.relay, 3),
         pytest.param(partial(chaos.crowd, 4), 2, marks=pytest.mark.release),
         pytest.param(partial(chaos.relay, command=chaos.refined, processes=2), 4, marks=pytest.mark.release),
         pytest.param(

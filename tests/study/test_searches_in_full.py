@@ -266,7 +266,8 @@ SMALL = [
 
 @pytest.mark.slow
 def test_a_sweep_with_everything(tmp_path, says):
-    command = [*SMALL, "search.budgets=[1,2]", "search.repeats=1", "search.reruns=3", f"results={tmp_path}"]
+    small = [*SMALL, "search.trials=20", "search.reruns=3"]
+    command = [*small, "search.budgets=[1,2]", "search.repeats=1", f"results={tmp_path}"]
     assert "Not included: wider search spaces and fresh seeds" in says(*command)
     table = pd.read_csv(tmp_path / "tables/searches.csv")
     assert (set(table["repeat"]), set(table["budget_multiple"])) == ({0, 1}, {1, 2})

@@ -147,9 +147,9 @@ def test_a_class_in_a_hidden_module_is_refused_in_one_line(tmp_path, capsys, wor
     ("way", "cluster"),
     [
         pytest.param("study", "none", marks=pytest.mark.release),
-        ("python -m study", "local"),
+        pytest.param("python -m study", "local", marks=pytest.mark.release),
         pytest.param("study", "local", marks=pytest.mark.release),
-        pytest.param("python -m study", "none", marks=pytest.mark.release),
+        ("python -m study", "none"),
     ],
 )
 def test_processes_that_train_import_ours(run, tmp_path, way, cluster):

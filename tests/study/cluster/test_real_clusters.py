@@ -199,6 +199,7 @@ def counted(function, calls, *arguments):
     return function(*arguments)
 
 
+@pytest.mark.release  # as jobs of SLURM that are killed
 def test_jobs_follow_those_that_were_killed_in_a_stage(tmp_path, swept_once):
     more = ["cluster=local", "shards=2"]
     process = started(tmp_path, *more, sweep=REFINED)

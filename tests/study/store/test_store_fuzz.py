@@ -285,7 +285,7 @@ def test_no_finished_trial_is_lost(taking_turns, make_study, meetings, shards):
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(meetings=MEETINGS, shards=SHARDS)
 def test_however_processes_meet(taking_turns, make_study, meetings, shards):
     nothing_is_lost(make_study, meetings, shards)
