@@ -23,15 +23,20 @@ class Measured(NamedTuple):
     checksum: str
 
 
-def read(results: Path, workload: str, optimizer: str, rule: str | None = None) -> Measured:
-    """The schedule that the critical batch sizes of one curve give.
+def read(
+    results: Path, workload: str, optimizer: str, rule: str | None = None, batch_size: int | None = None
+) -> Measured:
+    """The schedule that the critical batch sizes of one curve give, along one trunk.
 
     Arguments:
         results: a folder of `study branch`.
         rule: only what was measured with this rule of the learning rate; None: with any.
+        batch_size: of the trunk, if several were branched from. One at a larger batch size has learned less from the
+            same examples, so that its critical batch sizes are not those of this one.
 
     Raises:
-        Refused: the folder has no such table, or not this curve, or its critical batch sizes never allow a batch.
+        Refused: the folder has no such table, or not this curve, or several trunks and none at this batch size, or its
+            critical batch sizes never allow a batch.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -56,12 +61,26 @@ def read(results: Path, workload: str, optimizer: str, rule: str | None = None) 
     if not own:
         there = sorted({f"{row['workload']} with {row['optimizer']}" for row in rows})
         raise Refused(f"{path} has no critical batch sizes of {workload} with {optimizer}, but of {listed(there)}.")
-    own = [row for row in own if rule in (None, row.get("rule"))]
+    own = _of_one_trunk([row for row in own if rule in (None, row.get("rule"))], batch_size, path)
     points = steps((float(row["examples_seen"]), float(row["critical_batch_size"] or "nan")) for row in own)
     if not points:
         raise Refused(f"the critical batch sizes of {workload} with {optimizer} in {path} are below 1 or unknown.")
     switches, sizes = zip(*points, strict=True)
     return Measured(switches, sizes, hashlib.sha256(content).hexdigest())
+
+
+def _of_one_trunk(rows: list[dict[str, str]], batch_size: int | None, path: Path) -> list[dict[str, str]]:
+    """The rows of the only trunk, or of the one at this batch size."""
+    trunks = sorted({int(row["batch_size"]) for row in rows if row.get("batch_size")})
+    if len(trunks) < 2:
+        return rows
+    if batch_size not in trunks:
+        there = listed([f"{size:,}" for size in trunks])
+        asked = "" if batch_size is None else f", but got {batch_size:,}"
+        raise Refused(
+            f"{path} has critical batch sizes along runs at batch sizes {there}; begin with one of them{asked}."
+        )
+    return [row for row in rows if int(row["batch_size"]) == batch_size]
 
 
 def steps(measured: Iterable[tuple[float, float]]) -> list[tuple[int, int]]:

@@ -216,7 +216,7 @@ def build_study(config: DictConfig, batch_size: int, tokens_per_example: int | N
             optimizer_arguments=plain["optimizer"]["arguments"],
             no_decay=plain["optimizer"]["no_decay"],
             schedule=plain["schedule"],
-            batch_schedule=_batch_schedule(plain["batch_schedule"], plain["workload"]["name"], optimizer),
+            batch_schedule=_batch_schedule(plain["batch_schedule"], plain["workload"]["name"], optimizer, batch_size),
             batch_size=batch_size,
             tokens_per_example=tokens_per_example,
             goal=Goal.parse(plain["goal"]),
@@ -234,7 +234,7 @@ def build_study(config: DictConfig, batch_size: int, tokens_per_example: int | N
         raise UsageError(f"the workload's YAML file must set {error}." if missing else str(error)) from error
 
 
-def _batch_schedule(plain: Mapping[str, Any], workload: str, optimizer: str) -> BatchSchedule:
+def _batch_schedule(plain: Mapping[str, Any], workload: str, optimizer: str, batch_size: int) -> BatchSchedule:
     """The batch-size schedule, with measured numbers in place of the results that it is to be read from."""
     numbers = {name: tuple(plain[name]) for name in ("switches", "sizes")}
     if plain["source"] is None:
@@ -244,7 +244,7 @@ def _batch_schedule(plain: Mapping[str, Any], workload: str, optimizer: str) -> 
             f"batch_schedule.from={plain['source']} gives the whole schedule, but got batch_schedule={plain['kind']} "
             "with switches or parameters of its own; leave them out."
         )
-    found = measured.read(Path(plain["source"]), workload, optimizer)
+    found = measured.read(Path(plain["source"]), workload, optimizer, batch_size=batch_size)
     return BatchSchedule(**{**plain, "kind": LISTED, **found._asdict()})
 
 

@@ -100,10 +100,13 @@ def _measured(options: argparse.Namespace) -> Written:
     workload, optimizer = _only(options, curves)
     mine = table[(table["workload"] == workload) & (table["optimizer"] == optimizer)]
     rule = _choice(mine, "rule", options.rule, "--rule")
-    found = measured.read(options.results, workload, optimizer, rule)
+    mine = mine[mine["rule"] == rule] if rule is not None else mine
+    several = "batch_size" in mine and mine["batch_size"].nunique() > 1
+    trunk = _choice(mine, "batch_size", options.batch_size if several else None, "--batch-size")
+    found = measured.read(options.results, workload, optimizer, rule, trunk)
     if options.examples is None:
         raise UsageError("critical batch sizes have no end of their own; give the budget with --examples.")
-    first = options.batch_size or _choice(mine, "batch_size", None, "--batch-size") or found.sizes[0]
+    first = options.batch_size or trunk or found.sizes[0]
     coupling = "none" if rule in (None, "constant") else rule  # what a branch trained with is what it measured
     declared = BatchSchedule(LISTED, coupling, switches=found.switches, sizes=found.sizes)
     given: tuple[int, int, int, dict[str, float]] = first, options.examples, max(first, *found.sizes), {}

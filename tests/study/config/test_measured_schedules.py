@@ -47,6 +47,15 @@ def test_a_sweep_records_the_numbers_and_where_they_are_from(tmp_path):
     assert job.study.series == "momentum+listed-square_root"
 
 
+def test_a_sweep_follows_the_trunk_at_its_own_batch_size(tmp_path):
+    branched(tmp_path, batch_size=[16, 16, 64], critical_batch_size=[20.0, 40.0, 300.0])
+    jobs = parse_jobs([f"batch_schedule.from={tmp_path}", "batch_size=16,64"])
+    sizes = [job.study.batch_schedule.sizes for job in jobs]
+    assert sizes == [(16, 32), (256,)]
+    with pytest.raises((Refused, UsageError), match="at batch sizes 16 and 64; begin with one of them, but got 32"):
+        parse_jobs([f"batch_schedule.from={tmp_path}", "batch_size=32"])
+
+
 @pytest.mark.parametrize(
     ("columns", "said"),
     [

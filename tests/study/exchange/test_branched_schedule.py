@@ -45,3 +45,14 @@ def test_of_several_rules_one_must_be_chosen(tmp_path):
     asked.rule = "square_root"
     made = _written(asked)
     assert (made.phases.sizes, made.factors) == ((16, 256), [1, 4])
+
+
+def test_of_several_trunks_only_the_chosen_one_counts(tmp_path):
+    along = {"batch_size": [8, 8, 256, 256], "examples_seen": [3200, 6400, 1000, 6400]}
+    asked = branched(tmp_path, **along, critical_batch_size=[16, 32, 512, 1024])
+    with pytest.raises(UsageError, match="choose one batch size of the branches with --batch-size, among 8, 256"):
+        _written(asked)
+    asked.batch_size = 8
+    assert _written(asked).phases.sizes == (8, 16, 32)
+    asked.batch_size = 256
+    assert _written(asked).phases.sizes == (256, 512, 1024)
