@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -121,9 +121,22 @@ def sentences(measured: pd.DataFrame, scaling: pd.DataFrame) -> list[str]:
         began = f"{in_words(first)} at step {first['step']:,} and " if first["step"] < last["step"] else ""
         said.append(
             f"{curve[0]} with {curve[1]} at batch size {size:,}: the gradient noise scale is {began}{in_words(last)} "
-            f"at step {last['step']:,}, where it reached its goal; {measured_limits(curve, scaling)}."
+            f"at step {last['step']:,}, {place(last)}; {measured_limits(curve, scaling)}."
         )
     return said
+
+
+def place(row: Mapping[str, Any]) -> str:
+    """Whether the last measured point of a run is where it reached its goal, as text.
+
+    It is not while later points are missing, or if the tuned run missed the goal that another trial reached.
+
+    >>> point = {"goal_threshold": 0.2, "error": 0.215, "recorded_error": 0.215}
+    >>> place(point), place(point | {"error": 0.19, "recorded_error": float("nan")})
+    ('short of its goal', 'where it reached its goal')
+    """
+    recorded = row["error"] if pd.isna(row["recorded_error"]) else row["recorded_error"]
+    return "where it reached its goal" if recorded < row["goal_threshold"] else "short of its goal"
 
 
 def _plainest(rows: pd.DataFrame) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.counting import Branch
 from analysis.labels import number
 from analysis.load import GOAL, STUDY, LoadError, StudyData
-from analysis.noise_scale.table import changed, in_words, measured_limits
+from analysis.noise_scale.table import changed, in_words, measured_limits, place
 from analysis.one_step.estimate import LOG, SPACES, OneStep, best_learning_rates, fit_batches, interval
 
 POINT = [*STUDY, *GOAL, "trial", "step", "examples_seen", "form"]
@@ -131,8 +131,8 @@ def sentences(fits: pd.DataFrame, scaling: pd.DataFrame) -> list[str]:
         began = f"{in_words(first)} at step {first['step']:,} and " if first["step"] < last["step"] else ""
         said.append(
             f"{curve[0]} with {curve[1]} at batch size {size:,}: the best learning rate of one step of gradient "
-            f"descent is half of its maximum at a B_n of {began}{in_words(last)} at step {last['step']:,}, where it "
-            f"reached its goal (fitted in log space); {measured_limits(curve, scaling)}."
+            f"descent is half of its maximum at a B_n of {began}{in_words(last)} at step {last['step']:,}, "
+            f"{place(last)} (fitted in log space); {measured_limits(curve, scaling)}."
         )
     return said
 

@@ -31,6 +31,7 @@ from study.noise.tuned_run import (
     checksum,
     conditions,
     of_each_curve,
+    reached,
     retrain,
     spread,
     tuned_search,
@@ -135,7 +136,7 @@ def _trunk(job: Job, request: BranchRequest) -> Trunk | None:
     best, curve = found
     steps = request.checkpoints
     if isinstance(steps, int):
-        steps = tuple(spread(curve, best.steps_to_result, steps))
+        steps = tuple(spread(curve, reached(best, curve), steps))
     study = replace(best.study, arithmetic=PLAIN)
     if beyond := [step for step in steps if step > study.train_steps]:
         raise UsageError(

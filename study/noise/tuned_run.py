@@ -196,7 +196,7 @@ def _run(job: Job, request: NoiseRequest) -> TunedRun | None:
     best, curve = found
     study, steps = (
         replace(best.study.of_trial(curve.trial), arithmetic="plain"),
-        spread(curve, best.steps_to_result, request.points),
+        spread(curve, reached(best, curve), request.points),
     )
     return TunedRun(job, study, curve, steps, request.kind, _settings(study, request))
 
@@ -230,6 +230,14 @@ def tuned_search(job: Job) -> tuple[Tuner, Curve] | None:
     if not made[-1].complete or trial is None:
         return None
     return best, next(each for each in load(best.study) if each.trial.index == trial.index)
+
+
+def reached(best: Tuner, curve: Curve) -> int | None:
+    """The step at which a trial of a search reached the goal; None if it missed it.
+
+    With `search=refine` the tuned trial need not be the fastest one of its search.
+    """
+    return best.outcomes[curve.trial.index].result
 
 
 def spread(curve: Curve, until: int | None, points: int) -> list[int]:

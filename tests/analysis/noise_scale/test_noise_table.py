@@ -65,15 +65,23 @@ def test_the_sentence_compares_with_measured_limits():
     limits = limits.assign(**NAMES, estimate=[62.0, 1024.0], estimate_bound=["=", ">"], estimate_low=[46.0, np.nan])
     limits = limits.assign(estimate_high=[84.0, np.nan])
     measured = rows(step=[10, 40], examples_seen=[80, 320], noise_scale=[20.0, 90.0], low=[15.0, 60.0])
+    measured = measured.assign(recorded_error=[0.2, 0.04])
     [said] = table.sentences(measured.assign(high=[30.0, 130.0]), limits)
     assert said == (
         "digits with sgd at batch size 8: the gradient noise scale is 20 (15 to 30) at step 10 and 90 (60 to "
         "130) at step 40, where it reached its goal; measured by steps: critical batch size 62 (46 to 84) and "
         "maximum useful batch size at least 1,024."
     )
-    [alone] = table.sentences(rows(step=[10]), limits.iloc[:0])
+    [alone] = table.sentences(rows(step=[10], recorded_error=0.04), limits.iloc[:0])
     assert alone.endswith("is 90 (60 to 130) at step 10, where it reached its goal; its steps show no limit to "
                           "compare it with.")  # fmt: skip
+
+
+@pytest.mark.parametrize(("recorded", "error"), [(0.2, 0.2), (np.nan, 0.06), (np.nan, np.nan), (0.05, 0.04)])
+def test_a_last_point_above_the_goal_is_not_said_to_have_reached_it(recorded, error):
+    made = rows(step=[10], recorded_error=recorded, error=error)
+    [said] = table.sentences(made, pd.DataFrame(columns=[*NAMES, "definition", "estimate"]))
+    assert "at step 10, short of its goal; " in said
 
 
 @pytest.mark.parametrize(

@@ -89,9 +89,11 @@ def fits(**columns):
 def test_the_sentence_compares_with_measured_limits():
     limits = pd.DataFrame({"definition": ["critical_batch_size_mccandlish"], "estimate": [62.0]})
     limits = limits.assign(**NAMES, estimate_bound="=", estimate_low=46.0, estimate_high=84.0)
-    [said] = table.sentences(fits(step=[10, 40], noise_scale=[20.0, 90.0], low=[15.0, 60.0]), limits)
+    measured = fits(step=[10, 40], noise_scale=[20.0, 90.0], low=[15.0, 60.0]).assign(recorded_error=[0.2, 0.04])
+    [said] = table.sentences(measured, limits)
     assert "at a B_n of 20 (15 to 130) at step 10 and 90 (60 to 130) at step 40, where it reached its goal" in said
     assert said.endswith("measured by steps: critical batch size 62 (46 to 84).")
+    assert "at step 10, short of its goal (fitted" in table.sentences(measured.iloc[:1], limits)[0]
 
 
 def test_a_curve_that_does_not_bend_is_named():

@@ -53,6 +53,14 @@ def test_the_tuned_runs_are_measured_reported_and_read_again(swept, says, monkey
     assert "gradients of examples to retrain" not in says("noise", swept, *FEW)
 
 
+def test_the_last_point_is_where_the_tuned_run_itself_reached_the_goal(swept_once):
+    """A trial of the rounds can be faster by luck than the one whose configuration is confirmed."""
+    folder = swept_once("sweep", "optimizer=sgd", "batch_size=64", "search=refine", "search.confirm=0")
+    [run], _ = tuned_run.tuned_runs(folder, tuned_run.NoiseRequest())
+    errors = [run.recorded_error(step) for step in run.steps]
+    assert errors[-1] < run.study.goal.threshold <= min(errors[:-1])
+
+
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on_with_the_missing_points(swept, says, monkeypatch):
     asked = ["noise", swept, "--batch-size", 64, "--optimizer", "momentum", "--examples", 96, "--points", 3]
