@@ -1,6 +1,7 @@
 """The tables of results folders as the claims read them: curve by curve, with what each was made of."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,6 +14,8 @@ from analysis.tables import relative
 
 TABLES = ("steps_to_result", "scaling", "critical_by_goal", "rerun_steps", "trials", "best_errors", "cost", "compare")
 """The tables of `analysis.report.derived.tables` that claims are judged by."""
+MEASURED = ("steps_to_result", "trials", "rerun_steps")
+"""Those that hold measurements of one curve each. Equal rows are a copy, or the same trainings made again."""
 ABOUT = [
     "workload",
     "optimizer",
@@ -142,31 +145,92 @@ def about(studies: Iterable[StudyData]) -> pd.DataFrame:
 
 
 def together(parts: Sequence[tuple[str, Evidence]]) -> tuple[Evidence, list[dict[str, str]]]:
-    """The evidence of several folders as one. A curve that an earlier folder holds gets the folder's name added.
+    """The evidence of several folders as one.
+
+    A curve whose measurements an earlier folder holds, too, counts once: a copy is no further evidence. A workload gets
+    the folder's name added if an earlier folder holds a curve of it with other measurements, or another workload, of
+    other data or with another model, under its name.
 
     Arguments:
         parts: (name, evidence) of each folder.
 
     Returns:
-        The evidence, and for each folder the new name of each of its workloads.
+        The evidence, and for each folder the new name of each of its workloads; of copies alone there is none.
 
-    >>> tables = {"cost": pd.DataFrame({"workload": ["mlp_digits"], "optimizer": ["sgd"]})}
-    >>> once = Evidence(tables, about([study]))
-    >>> both, names = together([("first", once), ("second", once)])
-    >>> both.about["workload"].tolist(), names[1]
-    (['mlp_digits', 'mlp_digits (second)'], {'mlp_digits': 'mlp_digits (second)'})
+    >>> steps = pd.DataFrame({"workload": ["mlp_digits"], "optimizer": ["sgd"], "steps_to_result": [90]})
+    >>> once = Evidence({"steps_to_result": steps}, about([study]))
+    >>> again = Evidence({"steps_to_result": steps.assign(steps_to_result=80)}, about([study]))
+    >>> every, names = together([("first", once), ("copy", once), ("second", again)])
+    >>> every.about["workload"].tolist(), names[1:]
+    (['mlp_digits', 'mlp_digits (second)'], [{}, {'mlp_digits': 'mlp_digits (second)'}])
     """
+    held: dict[tuple[str, str], list[_Measured]] = {}
+    made: dict[str, tuple[Any, ...]] = {}
     seen: set[tuple[str, str]] = set()
     renamed, tables, abouts = [], {name: list[pd.DataFrame]() for name in TABLES}, []
     for name, evidence in parts:
-        curves = list(evidence.about[["workload", "optimizer"]].itertuples(index=False, name=None))
-        taken = {workload for workload, optimizer in curves if (workload, optimizer) in seen}
-        names = {workload: f"{workload} ({name})" if workload in taken else workload for workload, _ in curves}
-        seen |= {(names[workload], optimizer) for workload, optimizer in curves}
+        measured = {(row.workload, row.optimizer): _measured(evidence, row) for row in evidence.about.itertuples()}
+        copies = {key for key, each in measured.items() if each in held.get(key, [])}
+        kept = _without(evidence, copies)
+        names = {}
+        for workload, rows in kept.about.groupby("workload", sort=False):
+            is_of = _made_of(next(rows.itertuples()))
+            curves = [(str(workload), optimizer) for optimizer in rows["optimizer"]]
+            taken = made.get(str(workload), is_of) != is_of or not seen.isdisjoint(curves)
+            names[str(workload)] = _free(str(workload), name, made) if taken else str(workload)
+            made[names[str(workload)]] = is_of
+        for key in measured.keys() - copies:
+            held.setdefault(key, []).append(measured[key])
+            seen.add((names[key[0]], key[1]))
         renamed.append(names)
-        abouts.append(evidence.about.assign(workload=evidence.about["workload"].map(names)))
+        abouts.append(kept.about.assign(workload=kept.about["workload"].map(names)))
         for table in TABLES:
-            if len(rows := evidence.table(table)):
+            if len(rows := kept.table(table)):
                 tables[table].append(rows.assign(workload=rows["workload"].map(names)))
     merged = {name: pd.concat(each, ignore_index=True) for name, each in tables.items() if each}
     return Evidence(merged, pd.concat(abouts, ignore_index=True)), renamed
+
+
+class _Measured(NamedTuple):
+    """What tells the measurements of two curves apart: what they were made of, and rows of tables as text."""
+
+    made_of: tuple[Any, ...]
+    tables: tuple[str, ...]
+
+
+def _measured(evidence: Evidence, row: Any) -> _Measured:
+    tables = [_of_curves(evidence.table(name), {(row.workload, row.optimizer)}) for name in MEASURED]
+    # A table of several curves has columns that are empty for one of them, and floats in place of whole numbers.
+    filled = [each.dropna(axis=1, how="all").sort_index(axis=1) for each in tables]
+    texts = [each.to_csv(index=False, float_format="%.6g") for each in filled]
+    return _Measured(_made_of(row), tuple(texts))
+
+
+def _made_of(row: Any) -> tuple[Any, ...]:
+    """Data, model and loss of a workload, by a row of `about`."""
+    return row.dataset, row.part, row.model, row.label_smoothing
+
+
+def _of_curves(table: pd.DataFrame, curves: Set[tuple[str, str]]) -> pd.DataFrame:
+    """The rows of a table that are about these curves."""
+    if table.empty:
+        return table
+    return table[[key in curves for key in zip(table["workload"], table["optimizer"], strict=True)]]
+
+
+def _without(evidence: Evidence, copies: Set[tuple[str, str]]) -> Evidence:
+    """The evidence without these curves."""
+    if not copies:
+        return evidence
+    left = set(zip(evidence.about["workload"], evidence.about["optimizer"], strict=True)) - copies
+    tables = {
+        name: _of_curves(rows, left) if "optimizer" in rows else rows[rows["workload"].isin({key[0] for key in left})]
+        for name, rows in evidence.tables.items()
+    }
+    return Evidence(tables, _of_curves(evidence.about, left))
+
+
+def _free(workload: str, folder: str, taken: Container[str]) -> str:
+    """A name that no workload has: folders, too, can share their names."""
+    names = (f"{workload} ({folder}{', ' + str(count) if count > 1 else ''})" for count in itertools.count(1))
+    return next(name for name in names if name not in taken)

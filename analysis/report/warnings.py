@@ -23,7 +23,7 @@ KINDS = (
 """Kinds of warnings, the most serious first."""
 
 EQUAL = (
-    *("budget", "evaluation", "precision", "search.trials", "search.budgets", "search.sampler"),
+    *("workload", "budget", "evaluation", "precision", "search.trials", "search.budgets", "search.sampler"),
     *("search.refine", "search.candidates", "search.screens", "search.fresh_data"),
 )
 """Settings that two optimizers must share for a fair comparison."""

@@ -209,6 +209,13 @@ def test_optimizers_that_were_not_given_the_same_are_no_fair_comparison(warned, 
     assert set(said) == {f"{line}sweep both with the same settings.", *more}
 
 
+def test_optimizers_on_other_data_are_no_fair_comparison(tmp_path, make_study, write_study):
+    for name, examples in (("momentum", 4096), ("sgd", 300)):
+        study = make_study(SPACES[name], optimizer=name)
+        write_study(tmp_path, replace(study, workload=study.workload | {"train_examples": examples}), [])
+    assert audits.differing(*load(tmp_path), warnings.EQUAL) == {"workload"}
+
+
 def test_more_scouts_for_more_parameters_are_fair(tmp_path, make_study, write_study):
     rounds = {"sampler": "refine", "refine": (2,), "candidates": 1, "screens": 1}
     for name, scouts in (("momentum", 6), ("sgd", 4)):
