@@ -69,18 +69,28 @@ def _smoothing(evidence: Evidence) -> Iterator[Statement]:
 
 
 def _by_smoothing(evidence: Evidence) -> Iterator[tuple[str, pd.DataFrame]]:
-    """(name, batch_size, label_smoothing, error) where smoothing was tuned, or where workloads differ in it alone."""
+    """(name, batch_size, label_smoothing, error) where smoothing was tuned, or where workloads differ in it alone.
+
+    Errors are within equal steps at each batch size.
+    """
     trials = evidence.table("trials")
     if SMOOTHING in trials:
         tuned = best_errors.by_label_smoothing(trials)
         for (workload, optimizer), rows in tuned.groupby(["workload", "optimizer"]):
             yield f"{workload} with {optimizer}", rows
-    last = evidence.table("best_errors")
-    if last.empty:
+    found = evidence.table("best_errors")
+    if found.empty:
         return
-    last = last.groupby([*STUDY, "goal_metric"], as_index=False)["error"].min()
     made = evidence.about[[*STUDY[:2], "dataset", "part", "model", SMOOTHING]]
     alike = ["dataset", "part", "model", "optimizer", "goal_metric"]
-    for key, rows in last.merge(made, on=STUDY[:2]).groupby(alike):
+    for key, rows in found.merge(made, on=STUDY[:2]).groupby(alike):
         if rows[SMOOTHING].nunique() > 1:
-            yield f"{' and '.join(sorted(set(rows['workload'])))} with {key[3]}", rows
+            yield f"{' and '.join(sorted(set(rows['workload'])))} with {key[3]}", _at_common_steps(rows)
+
+
+def _at_common_steps(rows: pd.DataFrame) -> pd.DataFrame:
+    """(workload, batch_size, label_smoothing, error): the best error within the steps that all workloads were trained
+    for at a batch size. Budgets may differ, and a longer training alone reaches a lower error."""
+    ends = rows.groupby(["batch_size", "workload"])["step"].max().groupby("batch_size").min()
+    within = rows[rows["step"] <= rows["batch_size"].map(ends)]
+    return within.groupby(["workload", "batch_size", SMOOTHING], as_index=False)["error"].min()

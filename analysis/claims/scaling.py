@@ -168,7 +168,8 @@ def data(evidence: Evidence) -> Tree:
     >>> data(gather.one(published)).verdict()
     'not tested'
     """
-    whole = [sorted(_measured(group), key=_strictest) for group in evidence.groups("model", "optimizer", "metric")]
+    alike = "model", "optimizer", "label_smoothing"
+    whole = [sorted(_measured(group), key=_strictest) for group in evidence.groups(*alike, "metric")]
     sets = [pair for group in whole for pair in _pairs(group, "dataset") if _same_size(*pair)]
     optimizers = [
         pair for group in evidence.groups("workload", "goal") for pair in _pairs(_measured(group), "optimizer")
@@ -177,7 +178,7 @@ def data(evidence: Evidence) -> Tree:
     spreads = [_spread(sets, pairs, name) for name, pairs in others.items()]
     sizes = [
         critical_ratio(*ends, _against(*ends), 1 / SAME, SAME)
-        for group in evidence.groups("model", "dataset", "optimizer", "goal")
+        for group in evidence.groups(*alike, "dataset", "goal")
         for ends in _ends(group)
     ]
     less = every([each for each in spreads if each is not None], "the data set matters less than model and optimizer")

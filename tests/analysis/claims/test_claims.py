@@ -291,6 +291,28 @@ def test_data_sets_are_compared_under_models_of_one_size(parameters, compared):
     assert ("the data set matters less than model and optimizer" in found) == compared
 
 
+def test_label_smoothing_is_no_difference_of_data():
+    made = [({"workload": "whole", "part": "5000"}, 32), ({"workload": "part", "part": "500", "smoothing": 0.1}, 320)]
+    curves = [(of, {"critical": (value, value / 1.1, value * 1.1)}) for of, value in made]
+    assert registry.CLAIMS["e"].tree(scaled(curves)).verdict() == "not tested"
+
+
+def test_label_smoothing_is_judged_within_equal_steps():
+    """Errors fall with the steps alone, and runs with label smoothing are longer the larger the batch size is."""
+
+    def along(workload, last):
+        table = [
+            errors(lambda size, step=step: 0.1 * step**-0.3, workload).assign(step=step) for step in 2 ** np.arange(8)
+        ]
+        whole = pd.concat(table)
+        return whole[whole["step"] <= last(whole["batch_size"])]
+
+    parts = [along("digits", lambda sizes: sizes * 0 + 1), along("smooth", lambda sizes: sizes)]
+    tree = registry.CLAIMS["h"].tree(evidence([about(), about(workload="smooth", smoothing=0.1)], best_errors=parts))
+    [gain] = [each for name, each, _ in tree.judged() if name.startswith("label smoothing")]
+    assert gain.value == pytest.approx(0, abs=1e-9)
+
+
 def test_only_independent_searches_say_how_large_a_region_is():
     made = regions(lambda size: 0.9 - 0.11 * np.log2(size), lambda size: 0.5)
     learned = made.about.assign(independent=False)
