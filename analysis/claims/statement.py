@@ -74,6 +74,9 @@ class Statement(NamedTuple):
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
         """The interval at another level: wider by the ratio of the quantiles of Student's t.
 
+        An infinite number, such as a ratio to steps that missed the goal, has no width: its interval is that of a sign
+        test, and open at smaller levels.
+
         >>> found = Statement("digits", "ratio of steps", 2.0, 1.0, 4.0)
         >>> [round(end, 2) for end in found.interval(0.05 / 5)]
         [0.8, 4.97]
@@ -81,8 +84,11 @@ class Statement(NamedTuple):
         factor = _quantile(level, self.free) / _quantile(LEVEL, self.free)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             value, low, high = np.log([self.value, self.low, self.high]) if self.log else self[2:5]
-            ends = np.array([value + factor * (low - value), value + factor * (high - value)])
-            low, high = (np.exp(ends) if self.log else ends).tolist()
+            if not np.isinf(value):
+                low, high = value + factor * (low - value), value + factor * (high - value)
+            elif factor > 1:
+                low, high = -np.inf, np.inf
+            low, high = (np.exp([low, high]) if self.log else np.array([low, high])).tolist()
         return float(low), float(high)
 
     def verdict(self, levels: Levels = WHOLE) -> str:
@@ -103,11 +109,16 @@ class Statement(NamedTuple):
         return SHOWN if excluded or within(low, high) else NOT_SHOWN
 
     def _within(self, low: float, high: float) -> bool:
-        above = self.floor == -np.inf or (self.log and self.floor <= 0) or not _at_most(low, self.floor)
+        above = not self._has_floor or not _at_most(low, self.floor)
         return above and (self.ceiling == np.inf or not _at_most(self.ceiling, high))
 
     def _without(self, low: float, high: float) -> bool:
-        return _at_most(high, self.floor) or _at_most(self.ceiling, low)
+        below = self._has_floor and _at_most(high, self.floor)
+        return below or (self.ceiling < np.inf and _at_most(self.ceiling, low))
+
+    @property
+    def _has_floor(self) -> bool:
+        return self.floor > (0 if self.log else -np.inf)
 
     @property
     def text(self) -> str:

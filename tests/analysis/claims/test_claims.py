@@ -313,6 +313,18 @@ def test_label_smoothing_is_judged_within_equal_steps():
     assert gain.value == pytest.approx(0, abs=1e-9)
 
 
+def test_momentum_that_misses_the_goal_at_large_batch_sizes_does_not_scale_further():
+    sizes = tuple(2**k for k in range(12))
+    missed = seeds(optimizer="momentum", sizes=sizes, steps=lambda size: 20 * (1 + 16 / size) if size <= 16 else np.inf)
+    names = [{"optimizer": name} for name in ("sgd", "momentum")]
+    tables = {"steps_to_result": [steps(sizes=sizes, **name) for name in names], "scaling": limits()}
+    made = evidence([about(**name) for name in names], **tables, rerun_steps=[seeds(sizes=sizes), missed])
+    tree = registry.CLAIMS["c"].tree(made)
+    assert [each.value for name, each, _ in tree.judged() if name == "scales further"] == [0.0]
+    assert "shown" not in [verdict for name, _, verdict in tree.judged() if name == "scales further"]
+    assert tree.verdict() == "not shown"
+
+
 def test_only_independent_searches_say_how_large_a_region_is():
     made = regions(lambda size: 0.9 - 0.11 * np.log2(size), lambda size: 0.5)
     learned = made.about.assign(independent=False)

@@ -72,6 +72,24 @@ def test_one_statement(change, verdict):
     assert YES._replace(**change).verdict() == verdict
 
 
+@pytest.mark.parametrize(
+    ("ends", "verdict", "at_a_smaller_level"),
+    [
+        ((0.0, 0.0, 0.5), "contradicted", "not shown"),
+        ((0.0, 0.0, 0.0), "contradicted", "not shown"),
+        ((0.0, 0.0, np.inf), "not shown", "not shown"),
+        ((np.inf, 1.5, np.inf), "shown", "not shown"),
+        ((np.inf, np.inf, np.inf), "shown", "not shown"),
+    ],
+)
+def test_ratios_to_curves_that_missed_the_goal(ends, verdict, at_a_smaller_level):
+    """Their intervals are those of a sign test, which has no width to scale."""
+    statement = Statement(*TEXT, *ends, floor=1.0)
+    assert statement.verdict() == verdict
+    assert statement.verdict(Levels(0.01, 0.01)) == at_a_smaller_level
+    assert statement._replace(floor=0.0, ceiling=np.inf).verdict() == "shown"
+
+
 def test_students_t_widens_more_with_few_degrees_of_freedom():
     few, many = YES._replace(free=3).interval(0.01), YES.interval(0.01)
     assert few[0] < many[0] < YES.low
