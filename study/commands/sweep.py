@@ -63,6 +63,7 @@ def run(options: argparse.Namespace, console: Console, shows: bool = True) -> li
     with uncollected():
         from study.cluster import launch
         from study.config.jobs import parse_jobs
+        from study.errors import Refused
         from study.workers.pool import TrialTooLarge
 
     where = launch.chosen(options.overrides, options.config_dir)
@@ -80,8 +81,11 @@ def run(options: argparse.Namespace, console: Console, shows: bool = True) -> li
         while True:
             try:
                 train(missing, where, imports, command, console, said, told)
-            except (TrialTooLarge, launch.JobsFailed):
-                _write_reports(jobs, console, shows)
+            except (TrialTooLarge, launch.JobsFailed) as error:
+                try:
+                    _write_reports(jobs, console, shows)
+                except Refused as also:  # no trial has finished, or the disk is full; the first error must not be lost
+                    raise type(error)(f"{error}\n{also}") from error
                 raise
             told.sentences = _write_reports(jobs, console, shows)
             added = until.further(jobs, first, console)

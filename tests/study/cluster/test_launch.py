@@ -12,9 +12,11 @@ from helpers.made_workload import FAILING, own_folder
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from study import whole_sweep
+from analysis.measurements import LoadError
+from study import store, whole_sweep
 from study.__main__ import main
 from study.cluster import job_process, launch, slurm
+from study.commands import sweep
 from study.config import compose
 from study.config.compose import CONF, EXTRAS
 from study.config.jobs import parse_jobs
@@ -267,6 +269,26 @@ def test_a_job_leaves_its_log_and_status(tmp_path):
     assert job_process.run([task], SimpleNamespace(job=0)) == 1
     assert job_process.status(log) == 1
     assert "UnpicklingError" in log.read_text()
+
+
+@pytest.mark.parametrize("reports", [True, False], ids=["no trial", "no room"])
+def test_why_jobs_failed_is_said_if_there_is_no_report(tmp_path, monkeypatch, capsys, reports):
+    """Of a search without a trial no report can be written; a full disk that ends jobs ends the report, too."""
+
+    def train(jobs, *_):
+        store.announce(jobs[0].results, jobs[0].study)
+        raise launch.JobsFailed("digits was killed: memory ran out")
+
+    def no_room(*_):
+        raise LoadError("cannot write tables/trials.csv: No space left on device")
+
+    monkeypatch.setattr(sweep, "train", train)
+    if not reports:
+        monkeypatch.setattr(sweep, "write_report", no_room)
+    assert main(["sweep", "batch_size=64", "cluster=local", f"results={tmp_path / 'results'}"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("study: digits was killed: memory ran out\n")
+    assert ("has finished yet" if reports else "No space left on device") in said
 
 
 @pytest.mark.slow
