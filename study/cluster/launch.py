@@ -32,6 +32,7 @@ from study.config.jobs import Job
 from study.devices import placement
 from study.devices.cores import cores
 from study.errors import Failed, UsageError
+from study.store import atomic
 from study.terminal.progress import study_name
 from study.workers.start import environment
 
@@ -329,7 +330,10 @@ def _state(job: Job) -> str:
 
 
 def _blame(log: Path, ends: Sequence[Exception | None], launchers: Sequence[Path]) -> None:
-    """Add the launcher's own messages to the log of a job that was killed."""
+    """Add the launcher's own messages to the log of a job that was killed. Raises StoreError if its results folder is
+    no longer there."""
+    if not os.path.isdir(log.parent):
+        raise atomic.gone(log.parent.parent)
     said = [str(error) for error in ends if error] + [line for path in launchers[:1] for line in _last_lines(path)]
     with log.open("a") as file:
         file.writelines(f"{line}\n" for line in said)

@@ -16,6 +16,15 @@ class StoreError(Refused):
     """The results folder cannot be read or written, or refuses this study. The message gives reason and cure."""
 
 
+def gone(folder: Path) -> StoreError:
+    """The error of a command whose folder went away while it trained."""
+    return StoreError(
+        f"{folder} is no longer there: it was moved, renamed or removed while this command trained. Trials in it are "
+        "safe where it is now. Move it back, or name its new place by results=DIR, and run the same command to "
+        "continue."
+    )
+
+
 def replace(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file, in place of any file at `path`: under a temporary name, flushed to disk, then renamed.
 

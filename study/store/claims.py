@@ -85,7 +85,9 @@ class Claim:
                 os.utime(self.path)
 
     def check(self) -> None:
-        """Raise StoreError if another process took this shard over."""
+        """Raise StoreError if another process took this shard over, or the folder is no longer there."""
+        if not os.path.isdir(self.path.parent):
+            raise atomic.gone(self.path.parent)
         newer = any(each.shard == self.shard and each.number > self.number for each in _claims(self.path.parent))
         if newer or _content(self.path) != self._content:
             raise StoreError(

@@ -23,6 +23,7 @@ from study.config.jobs import parse_jobs
 from study.devices import placement
 from study.devices.cores import cores
 from study.errors import UsageError
+from study.store.atomic import StoreError
 
 PLUGINS = {"slurm": "hydra_plugins.hydra_submitit_launcher", "ray": "hydra_plugins.hydra_ray_launcher"}
 REFUSED = [
@@ -289,6 +290,20 @@ def test_why_jobs_failed_is_said_if_there_is_no_report(tmp_path, monkeypatch, ca
     said = capsys.readouterr().err
     assert said.startswith("study: digits was killed: memory ran out\n")
     assert ("has finished yet" if reports else "No space left on device") in said
+
+
+def test_a_results_folder_that_was_moved_is_named(jobs, tmp_path, monkeypatch):
+    """The jobs end without a status, and there is no log to which the launcher's messages could be added."""
+
+    def hand_over(tasks, settings, folder, ends):
+        jobs[0].results.rename(tmp_path / "moved")
+        ends.append(FileNotFoundError("no such folder"))
+
+    monkeypatch.setattr(launch, "_hand_over", hand_over)
+    local = launch.Cluster("local", {"n_jobs": 1})
+    folder = jobs[0].results.absolute() / job_process.FOLDER / "local"
+    with pytest.raises(StoreError, match=f"{jobs[0].results.absolute()} is no longer there: it was moved"):
+        list(launch._wave(jobs, local, folder, None, ""))
 
 
 @pytest.mark.slow

@@ -148,6 +148,15 @@ def test_who_was_taken_for_dead_stops_before_it_writes(tmp_path):
             claim.check()
 
 
+def test_a_folder_that_was_moved_is_not_called_taken_over(tmp_path):
+    with claimed(tmp_path / "16") as claim:
+        (tmp_path / "16").rename(tmp_path / "moved")
+        with pytest.raises(StoreError, match=f"{tmp_path / '16'} is no longer there: it was moved, renamed or removed"):
+            claim.check()
+    with claimed(tmp_path / "moved"):  # continues there
+        assert not (tmp_path / "16").exists()
+
+
 def test_where_a_file_system_has_no_locks_claims_age(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
