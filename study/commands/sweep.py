@@ -151,11 +151,15 @@ def _follow(
     guarded.begin(Sweep(command, []))
     followed = Followed([(job.results, job.study) for job in jobs], guarded)
     with launch.launched(jobs, where, config_dir, command) as looks, JobsProgress(console) as shown:
-        for states in looks:
-            followed.look()
-            there = {job.results: None for job in jobs if any(job.results.glob(STUDIES))}
-            rows = {results: progress.table(load(results)).to_dict("records") for results in there}
-            shown.watch([(job.study, launch.states_of(job, states), _rows(job, rows)) for job in jobs])
+        try:
+            for states in looks:
+                followed.look()
+                there = {job.results: None for job in jobs if any(job.results.glob(STUDIES))}
+                rows = {results: progress.table(load(results)).to_dict("records") for results in there}
+                shown.watch([(job.study, launch.states_of(job, states), _rows(job, rows)) for job in jobs])
+        except KeyboardInterrupt:
+            followed.look()  # after a resume, trials that are on file now are not new
+            raise
     if failed := launch.failures(jobs):
         raise launch.JobsFailed("\n".join([*failed, "The same command continues."]))
 

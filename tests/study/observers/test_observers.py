@@ -2,13 +2,17 @@
 
 import os
 import time
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers.observers import told
 from rich.console import Console
 
+from study.cluster import launch
 from study.command_line import observers
+from study.commands import sweep
 from study.config.jobs import parse_jobs
 from study.observers import aside
 from study.observers.aside import Aside
@@ -166,6 +170,27 @@ def test_trials_of_other_processes_are_followed_by_their_files(make_study, make_
     followed.look()
     tick = ("tick", {})
     assert notes.told == [tick, (8, "", 3, 1), (8, "", 3, 2), (16, "", 1, 0), tick, tick]
+
+
+def test_trials_that_finish_before_ctrl_c_are_told(make_study, make_curve, write_study, tmp_path, monkeypatch):
+    """A look at the jobs comes every few seconds, and a resumed sweep takes no trial on file for new."""
+    study, notes = make_study(batch_size=8), Noting()
+
+    @contextmanager
+    def launched(*_):
+        def looks():
+            yield {}
+            write_study(tmp_path, study, [make_curve(study, 0, reaches=10)], close=False)
+            raise KeyboardInterrupt
+
+        yield looks()
+
+    monkeypatch.setattr(launch, "launched", launched)
+    monkeypatch.setattr(launch, "states_of", lambda *_: ["running"])
+    [job] = [replace(each, study=study, results=tmp_path) for each in parse_jobs(["batch_size=8"])]
+    with pytest.raises(KeyboardInterrupt):
+        sweep.train([job], launch.Cluster("local", {}), None, "command", Console(quiet=True), told=notes)
+    assert [each for each in notes.told if each != ("tick", {})] == ["begin", (8, "", 1, 0)]
 
 
 def test_a_sweep_begins_with_what_is_left(make_study):
