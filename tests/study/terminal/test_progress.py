@@ -7,9 +7,10 @@ import pytest
 from helpers.observers import told
 from rich.console import Console
 
+from analysis.question.branches import Branch
 from study.observers.base import Sweep
 from study.terminal import progress
-from study.terminal.progress import StudiesProgress, SweepProgress
+from study.terminal.progress import JobsProgress, StudiesProgress, SweepProgress
 
 
 @pytest.fixture
@@ -120,3 +121,25 @@ def test_studies_and_measurements_are_counted(rows, said):
         for count in rows:
             shown.watch("digits", count)
     assert shown.done.startswith(said)
+
+
+@pytest.mark.parametrize("tuned", [Branch(), Branch(budget=2.0), Branch(widened=("learning_rate.high",))])
+def test_a_study_of_jobs_ends_with_its_result_and_not_with_the_luckiest_fresh_seed(tuned):
+    study = SimpleNamespace(name="blobs", series="sgd", batch_size=64, search=SimpleNamespace(trials=4))
+    searches = [
+        (str(tuned), 56),
+        (str(tuned._replace(rerun=0)), 51),
+        (str(tuned._replace(rerun=0, rule="linear", base=8)), 40),
+    ]
+    counts = {"state": "done", "complete": 4, "wanted": 4, "infeasible": 0}
+    rows = [{"search": name, "best": best, **counts} for name, best in searches]
+    console = Console(record=True, width=200)
+    with JobsProgress(console) as shown:
+        shown.watch([(study, ["running"], [rows[0], {**rows[1], "state": "running"}])])
+        shown.watch([(study, ["ended"], rows)])
+        shown.watch([(study, ["ended"], rows[:1])])
+    running, *ended = console.export_text().splitlines()
+    assert "running" in running
+    assert "reruns of trial 0, best 51 steps" in running
+    name = f", {tuned}" if str(tuned) else ""
+    assert ended == [f"blobs, sgd, batch size 64: done, 4 of 4 trials{name}, best 56 steps"]
