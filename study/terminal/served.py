@@ -23,8 +23,10 @@ def server(folder: Path, port: int) -> ThreadingHTTPServer:
     """A server of a folder at 127.0.0.1; at a free port if this one is taken.
 
     Raises:
-        UsageError: there is no such folder.
+        UsageError: there is no such folder, or no such port.
     """
+    if not 0 <= port < 2**16:
+        raise UsageError(f"--port must be from 0 (a free one) to 65535, but got {port}.")
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder; give the results folder of a sweep.")
     handler = partial(_Handler, directory=str(folder.resolve()))

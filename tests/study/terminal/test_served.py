@@ -79,3 +79,9 @@ def test_a_port_that_is_taken_is_replaced(tmp_path):
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(UsageError, match="is no folder; give the results folder of a sweep"):
         served.server(tmp_path / "none", 0)
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_cannot_be_is_refused(tmp_path, port):
+    with pytest.raises(UsageError, match=f"--port must be from 0 .a free one. to 65535, but got {port}"):
+        served.server(tmp_path, port)
