@@ -25,6 +25,10 @@ SPREAD = 16
 NEAR = 0.01
 """Largest relative difference of two outputs that are equal but for rounding, in bf16, too."""
 
+SAME = 1e-5
+"""Largest relative difference of a metric of the same numbers in another shape. Outputs of an untrained model are
+hardly correlated with the targets, so that a metric of all pairs may be near the one that was meant."""
+
 
 def mixture(examples: int) -> list[int]:
     """Indices of training examples for a check: the first FEW, then SPREAD from all of the set."""
@@ -189,13 +193,33 @@ def values_of(
     examples = trees.count(targets)
     values = _called(study, name, few, outputs, lambda: function(trees.cloned(outputs), trees.cloned(targets)))
     if not isinstance(values, Tensor) or values.shape != (examples,):
+        pairs = isinstance(values, Tensor) and values.numel() > examples and _alike(outputs, targets)
         raise UsageError(
             f"{study.name}'s {name} must be a number per example, of shape [{examples}] for {examples} of them, but "
-            f"got {trees.described(values)}; take the mean over outputs yourself, but not over examples."
+            f"got {trees.described(values)}; "
+            + (_pairs(outputs, targets) if pairs else "take the mean over outputs yourself, but not over examples.")
         )
     if finite and not values.isfinite().all():
         raise UsageError(f"{study.name}'s {name} is not finite before training, of {few}.")
     return values
+
+
+def _alike(outputs: Any, targets: Tree) -> tuple[Tensor, Tensor] | None:
+    """Outputs and targets without the last axis of one of them, if the other lacks it and its length is 1."""
+    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or len(targets) < 2:
+        return None
+    if outputs.shape == (*targets.shape, 1):
+        return outputs.squeeze(-1), targets
+    return (outputs, targets.squeeze(-1)) if targets.shape == (*outputs.shape, 1) else None
+
+
+def _pairs(outputs: Tensor, targets: Tensor) -> str:
+    """That outputs and targets of these shapes are broadcast, and the cure."""
+    longer = "outputs" if outputs.dim() > targets.dim() else "targets"
+    return (
+        f"outputs {trees.described(outputs)} and targets {trees.described(targets)} are broadcast to all pairs of "
+        f"examples: use {longer}.squeeze(-1)."
+    )
 
 
 def of_targets(weights: Weights) -> Metric:
@@ -243,7 +267,7 @@ def check_metrics(study: Study, workload: Workload, samples: Iterable[tuple[Any,
 def _check_metric(study: Study, name: str, metric: Any, outputs: Any, targets: Tree) -> None:
     few = _counted(trees.count(targets))
 
-    def measured() -> Any:
+    def measured(outputs: Any = outputs, targets: Tree = targets) -> Any:
         copies = trees.cloned(outputs), trees.cloned(targets)
         if not hasattr(metric, "compute"):
             return metric(*copies)
@@ -266,6 +290,24 @@ def _check_metric(study: Study, name: str, metric: Any, outputs: Any, targets: T
         )
     if not math.isfinite(number):
         raise UsageError(f"{study.name}'s {name} is {number} before training, of {few}; return a finite number.")
+    if alike := _alike(outputs, targets):
+        number, other = _tried(measured), _tried(lambda: measured(*alike))
+        if number is not None and other is not None and not math.isclose(number, other, rel_tol=SAME):
+            raise UsageError(
+                f"{study.name}'s {name} must compare each example with its own target, but it is {number:.4g}, and "
+                f"{other:.4g} without the last axis of length 1; {_pairs(outputs, targets)}"
+            )
+
+
+def _tried(call: Callable[[], Any]) -> float | None:
+    """The finite number that the call returns, if it does: a metric may need the shapes that the model gives."""
+    try:
+        with warnings.catch_warnings(), generators.seeded(0):
+            warnings.simplefilter("ignore")
+            number = float(call())
+    except Exception:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def described(inputs: Tree, targets: Tree) -> str:

@@ -222,6 +222,39 @@ def test_errors_weights_and_metrics(make_study, members, said):
         check(make_study(), made(**members))
 
 
+def unexplained(outputs, targets):
+    return ((outputs - targets) ** 2).mean() / targets.var()
+
+
+def distance(outputs, targets):
+    return (outputs - targets).abs()
+
+
+ONE_OUTPUT = {
+    "a metric of all pairs": ({"metrics": {"u": unexplained}}, r"metrics\['u'\] must compare each .*outputs.squeeze"),
+    "an error of all pairs": ({"errors": {"d": distance}}, r"\[8, 8\]; outputs float32 \[8, 1\] and targets .*pairs"),
+    "a metric that squeezes": ({"metrics": {"u": lambda o, t: unexplained(o.squeeze(1), t)}}, None),
+    "a metric that flattens": ({"metrics": {"u": lambda o, t: unexplained(o.flatten(), t)}}, None),
+    "a metric that indexes": ({"metrics": {"u": lambda o, t: unexplained(o[:, 0], t)}}, None),
+    "a metric of the means": ({"metrics": {"bias": lambda o, t: (o.mean() - t.mean()).abs()}}, None),
+    "random": ({"metrics": {"noise": lambda o, t: torch.rand(())}}, None),
+}
+
+
+@pytest.mark.parametrize(("members", "said"), ONE_OUTPUT.values(), ids=ONE_OUTPUT)
+def test_one_output_and_targets_without_its_axis_are_not_broadcast(make_study, members, said):
+    loss = {"loss": lambda o, t: distance(o.squeeze(1), t)}
+    with refused(said):
+        check(make_study(), made(lambda: nn.Linear(6, 1), **loss | members), targets=torch.arange(N).sin())
+
+
+def test_targets_with_an_axis_that_the_outputs_lack_are_not_broadcast(make_study):
+    members = {"loss": lambda o, t: distance(o, t.squeeze(1)), "metrics": {"u": unexplained}}
+    with refused(r"metrics\['u'\] must compare each .* use targets.squeeze\(-1\)"):
+        model = lambda: nn.Sequential(nn.Linear(6, 1), nn.Flatten(0))  # noqa: E731
+        check(make_study(), made(model, **members), targets=torch.arange(N).sin()[:, None])
+
+
 def test_metrics_with_update_and_compute(make_study):
     check(make_study(), made(metrics={"mean_loss": MeanLoss()}))
 
