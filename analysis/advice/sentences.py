@@ -8,6 +8,7 @@ import pandas as pd
 from analysis.advice.splits import HOUR, Machine, able, ranked
 from analysis.advice.step_times import StepTimes
 from analysis.counting import Goal
+from analysis.estimates.tuned import median
 from analysis.labels import batch_sizes, counted, curve_text, duration, listed, number
 from analysis.load import CURVE, GOAL, StudyData
 from analysis.tables import steps_to_result
@@ -16,6 +17,8 @@ NEARLY = 1.05
 """A split that takes at most this multiple of the least time counts as nearly as fast."""
 TOLD_APART = 0.005
 """Relative differences below this are not mentioned."""
+LUCKY = 1.25
+"""Fresh seeds that need at least this multiple of S(B) are mentioned."""
 
 
 def sentences(found: pd.DataFrame) -> list[str]:
@@ -37,6 +40,41 @@ def sentences(found: pd.DataFrame) -> list[str]:
     fastest, cheapest = (found[found[which]].iloc[0] for which in ("fastest", "cheapest"))
     texts = [_fastest(fastest), _cheapest(fastest, cheapest), _nearly(found, fastest, cheapest)]
     return [text for text in (*texts, _rivals(found, fastest, cheapest), _accumulation(found, fastest)) if text]
+
+
+def on_seeds(found: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
+    """Says where fresh seeds of the configuration behind S(B) missed the goal, or needed far more steps than S(B).
+
+    Arguments:
+        found: from `analysis.advice.splits.table`.
+        runs: from `analysis.tables.answers.rerun_steps`, for the same curve and goal.
+
+    >>> found = pd.DataFrame({"batch_size": [8, 64, 512], "reached": True, "steps": [400.0, 90, 50]})
+    >>> ends = {8: [410.0, 430], 64: [200.0, 180], 512: [55, np.inf]}
+    >>> runs = pd.DataFrame([(size, end, None) for size in ends for end in ends[size]])
+    >>> print(*on_seeds(found, runs.set_axis(["batch_size", "steps", "tuned_for"], axis=1)), sep="\\n")
+    At batch size 512, 1 of 2 fresh seeds with the same hyperparameters missed the goal: S(B) may be luck.
+    Expect more steps at batch size 64: the median of fresh seeds is 190 instead of 90.
+    """
+    fewest = found[found["reached"]].drop_duplicates("batch_size").set_index("batch_size")["steps"]
+    own = runs[runs["tuned_for"].isna() & runs["batch_size"].isin(fewest.index)]
+    ends = {size: part.to_numpy(dtype=float) for size, part in own.groupby("batch_size")["steps"]}
+    missed = {size: each for size, each in ends.items() if np.isinf(each).any()}
+    medians = {size: median(each) for size, each in ends.items() if size not in missed}
+    more = {size: steps for size, steps in medians.items() if steps >= LUCKY * fewest[size]}
+    texts = []
+    if missed:
+        shares = listed([f"{np.isinf(each).sum()} of {len(each)}" for each in missed.values()])
+        texts.append(
+            f"At {batch_sizes(missed)}, {shares} fresh seeds with the same hyperparameters missed the goal: "
+            "S(B) may be luck."
+        )
+    if more:
+        needed, least = (listed([number(steps) for steps in each]) for each in (more.values(), fewest[[*more]]))
+        texts.append(
+            f"Expect more steps at {batch_sizes(more)}: the median of fresh seeds is {needed} instead of {least}."
+        )
+    return texts
 
 
 def split_in_words(row: pd.Series) -> str:
@@ -188,7 +226,7 @@ def _on_steps(found: pd.DataFrame, studies: Sequence[StudyData]) -> Iterable[str
         yield f"The search at {batch_sizes(unfinished)} is not complete: it may find fewer steps."
     missed = each[~each["reached"]]
     if len(missed):
-        yield f"No trial reached the goal at {batch_sizes(missed['batch_size'])}, so it is never advised."
+        yield f"No trial reached the goal at {batch_sizes(missed['batch_size'])}: never advised."
     if learned := [study.batch_size for study in studies if not study.independent]:
         yield f"Adaptive searches, at {batch_sizes(learned)}, give no confidence interval."
     goal = Goal(*found[GOAL].iloc[0])

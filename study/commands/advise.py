@@ -82,7 +82,7 @@ def _largest(text: str) -> Tokens | int:
 def advise(options: argparse.Namespace, console: Console) -> None:
     """`study advise`: the batch size and its split over devices that reach the goal first, and at the lowest cost."""
     from analysis.advice import splits, step_times, tables
-    from analysis.advice.sentences import notes, sentences
+    from analysis.advice.sentences import notes, on_seeds, sentences
     from analysis.report import warnings
     from analysis.tables import answers
     from study.terminal import show
@@ -112,7 +112,8 @@ def advise(options: argparse.Namespace, console: Console) -> None:
         except splits.AdviceError as error:
             refused += [str(error), *waiting]
         else:
-            advised.append((found, sentences(found), [*notes(found, machine, studies), *known.notes, *waiting]))
+            said = [*sentences(found), *on_seeds(found, answers.rerun_steps(made, (request.goal,)))]
+            advised.append((found, said, [*notes(found, machine, studies), *known.notes, *waiting]))
     if not advised:
         raise splits.AdviceError(" ".join(refused))
     if options.json:

@@ -1,5 +1,6 @@
 """Splits of a batch size over devices: their times and costs in closed form, and what is said of them."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,9 @@ from analysis.advice.splits import SPLIT, Machine, factorisations
 from analysis.advice.step_times import AdviceError, StepTimes, recorded
 from analysis.advice.tables import overview
 from analysis.load import load
+from study.__main__ import main
+from study.search import stages
+from study.search.tuner import Tuner
 from study.settings import Budget
 
 EXAMPLES, FLAT_FROM = 8192, 64
@@ -239,7 +243,26 @@ def test_a_batch_size_without_the_goal_stays_and_is_not_advised(write):
     last = overview(found).iloc[-1]
     assert last[["batch size", "steps", ""]].tolist() == ["16", "> 4,000", "not reached"]
     notes = sentences.notes(found, Machine([1], AFFINE), studies)
-    assert "No trial reached the goal at batch size 16, so it is never advised." in notes
+    assert "No trial reached the goal at batch size 16: never advised." in notes
+
+
+@pytest.fixture
+def seeded(tmp_path, make_study, make_curve, write_study):
+    """Searches that need 400, 90 and 50 steps, each with two fresh seeds: as many, twice as many, one that missed."""
+    for size, fewest, again in ((8, 400, (400, 410)), (64, 90, (180, 180)), (512, 50, (50, None))):
+        study = make_study(batch_size=size, trials=3, reruns=2, examples=EXAMPLES, budget=Budget(0, 4000))
+        curves = [make_curve(study, index, reaches=fewest) for index in range(3)]
+        write_study(tmp_path, study, curves)
+        rerun = stages.rerun(Tuner(study, curves))
+        write_study(tmp_path, rerun, [make_curve(rerun, index, reaches=end) for index, end in enumerate(again)])
+    return tmp_path
+
+
+def test_advice_says_where_fresh_seeds_miss_the_goal_or_need_more_steps(seeded, capsys):
+    main(["advise", str(seeded), "--step-ms", "8:1,512:2"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "At batch size 512, 1 of 2 fresh seeds with the same hyperparameters missed the goal: S(B) may be" in out
+    assert re.search(r"Expect more steps at batch size 64: the median of fresh seeds is \d+ instead of \d+\.", out)
 
 
 def test_what_the_advice_rests_on_is_said(scaling, write):
