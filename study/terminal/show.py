@@ -11,6 +11,7 @@ from rich.table import Table
 
 from analysis.intervals import upper_bound
 from analysis.labels import about, counted, goal_text, number, rough, value_text
+from analysis.units import TOKENS
 from study.schedules import OWN, SCHEDULE, Schedule
 
 WIDE = 1000
@@ -68,13 +69,15 @@ def _side_by_side(part: pd.DataFrame) -> Iterator[Table]:
     """
     rows = {(row["optimizer"], row["batch_size"]): row for row in part.to_dict("records")}
     optimizers, sizes = list(dict.fromkeys(part["optimizer"])), sorted(set(part["batch_size"]))
+    each = part[TOKENS].dropna().tolist() if TOKENS in part else []
     for interval, space in ((True, ""), (False, ""), (False, "\n")):
-        table = columns("batch size")
+        table = columns("batch size", *(["tokens in it"] if each else []))
         for name in optimizers:  # as everywhere else, also if it contains "_"
             table.add_column(name.replace("_", f"_{space}"), justify="right")
         for size in sizes:
             cells = (rows.get((name, size)) for name in optimizers)
-            table.add_row(f"{size:,}", *("" if row is None else _steps(row, interval) for row in cells))
+            tokens = [f"{size * int(each[0]):,}"] if each else []
+            table.add_row(f"{size:,}", *tokens, *("" if row is None else _steps(row, interval) for row in cells))
         yield table
 
 

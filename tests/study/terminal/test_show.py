@@ -117,6 +117,14 @@ def test_searches_that_train_at_once_have_a_bar_each(make_study, make_curve):
     assert "batch size 8: 1 done" in console.export_text()
 
 
+def test_optimizers_side_by_side_show_the_tokens_of_a_batch(capsys):
+    steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    show.results(Console(width=79, color_system=None), steps.assign(tokens_per_example=32), [], [])
+    lines = capsys.readouterr().out.splitlines()
+    assert next(line for line in lines if "batch size" in line).split()[:5] == ["batch", "size", "tokens", "in", "it"]
+    assert any(line.split()[:2] == ["1,024", "32,768"] for line in lines)
+
+
 def test_an_optimizer_without_momentum_has_no_column_for_it(capsys):
     steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
     other = steps[steps["optimizer"] == "momentum"].assign(optimizer="torch.optim.RAdam", momentum=math.nan)
