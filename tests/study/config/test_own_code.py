@@ -25,7 +25,7 @@ def test_a_module_that_cannot_be_read_is_told_in_a_line(tmp_path):
 
 @pytest.mark.parametrize(
     ("yaml", "missing"),
-    [("goal: val/x < 1\n", "goal"), ("# @package _global_\ngoal: val/x < 1\n", "budget.epochs")],
+    [("goal: val/x < 1\n", "goal"), ("# @package _global_\ngoal: val/x < 1\nbudget: {tokens: 1e6}\n", "budget.epochs")],
     ids=["without its first line", "without a budget"],
 )
 def test_what_a_workloads_file_leaves_out_is_told_with_the_cure(tmp_path, yaml, missing):
@@ -33,6 +33,7 @@ def test_what_a_workloads_file_leaves_out_is_told_with_the_cure(tmp_path, yaml, 
     (tmp_path / "workload/mine.yaml").write_text(yaml)
     said = (
         f"^{missing} is not set: give it, or set it in the workload's file, below its first line, `# @package _global_`"
+        + {"budget.epochs": "; 0 if budget.tokens or budget.steps alone count", "goal": r"\."}[missing]
     )
     with pytest.raises(UsageError, match=said):
         whole_sweep.jobs_here(["workload=mine", "batch_size=8", f"results={tmp_path / 'results'}"], tmp_path)
