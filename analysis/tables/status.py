@@ -24,10 +24,11 @@ def table(studies: Iterable[StudyData]) -> pd.DataFrame:
 
     Returns:
         A row for each search on file (workload, optimizer, batch_size, search: empty for the first search of a study):
-        state (`done`, `running`, `stopped` or `waiting`), processes (the number that work on it), the numbers of trials
-        wanted, complete, infeasible and incomplete (unfinished, or missing below the highest index on file), doubled
-        (trained twice, because their process was taken for dead; one copy was discarded), best (fewest steps to the
-        goal so far, NA if none) and seconds_left (0 when done, NaN if unknown).
+        reruns_of (the search whose tuned configuration it trains with fresh seeds; NA for others), state (`done`,
+        `running`, `stopped` or `waiting`), processes (the number that work on it), the numbers of trials wanted,
+        complete, infeasible and incomplete (unfinished, or missing below the highest index on file), doubled (trained
+        twice, because their process was taken for dead; one copy was discarded), best (fewest steps to the goal so far,
+        NA if none) and seconds_left (0 when done, NaN if unknown).
 
     >>> found = table([study])
     >>> found[["batch_size", "state", "wanted", "complete", "best", "seconds_left"]]
@@ -41,12 +42,15 @@ def _row(study: StudyData) -> dict[str, Any]:
     frame = outcomes(study)
     wanted = int(study.question["search"]["trials"])
     counts = {s.lower(): int((frame["status"] == s).sum()) for s in (COMPLETE, INFEASIBLE, INCOMPLETE)}
+    branch = study.branch
+    fresh_seeds = branch.rerun is not None and branch.rule is None and branch.certify is None
     done, processes = is_complete(study), at_work(study.folder)
     state = "running" if processes else "stopped" if study.provenance else "waiting"
     best = frame["steps_to_goal"][frame["counted"] & (frame["status"] == COMPLETE)].min()
     return {
         **dict(zip(STUDY, study.key, strict=True)),
-        "search": str(study.branch),
+        "search": str(branch),
+        "reruns_of": str(branch._replace(rerun=None)) if fresh_seeds else None,
         "state": "done" if done else state,
         "processes": processes,
         "wanted": wanted,

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from study.records import Study
 
 
-RERUNS = "reruns of trial "
-"""In the name of a search: it trains a tuned configuration with fresh seeds (`analysis.question.branches`)."""
 LINE_SECONDS = 60.0
 """Seconds between two lines where there is no terminal."""
 
@@ -161,12 +159,8 @@ class SweepProgress(Observer):
         for shown in self.shown.values():
             if shown.state.best is not None:
                 said = curves.setdefault(self._curve(shown.search), [])
-                place = _place(shown.search)
-                said.append(
-                    f"{shown.state.best:,} at {place.removeprefix('batch size ')}"
-                    if said
-                    else f"{shown.state.best:,} steps at {place}"
-                )
+                steps, at = ("", "at") if said else (" steps", "at batch size")
+                said.append(f"{shown.state.best:,}{steps} {at} {_place(shown.search)}")
         return "; ".join(f"{curve}: {', '.join(said)}" if curve else ", ".join(said) for curve, said in curves.items())
 
     def _left(self) -> str:
@@ -199,7 +193,7 @@ class SweepProgress(Observer):
         self.console.print(f"{self._name(search)}: {text}")
 
     def _name(self, search: Search) -> str:
-        return ", ".join(filter(None, (self._curve(search), _place(search))))
+        return ", ".join(filter(None, (self._curve(search), f"batch size {_place(search)}")))
 
     def _curve(self, search: Search) -> str:
         """Workload and optimizer, where the sweep has several."""
@@ -207,7 +201,8 @@ class SweepProgress(Observer):
 
 
 def _place(search: Search) -> str:
-    return f"batch size {search.batch_size:,}{f', {search.name}' if search.name else ''}"
+    """The place of a search on its curve: its batch size, and its name if it has one."""
+    return f"{search.batch_size:,}{f', {search.name}' if search.name else ''}"
 
 
 def _told(state: State) -> str:
@@ -262,9 +257,8 @@ class JobsProgress:
 def _tuned(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The row of the search whose best trial was rerun, else the last row. The fewest steps of several fresh seeds are
     lucky, so that the best of the reruns is no result of the study."""
-    named = {row["search"]: row for row in rows}
-    rerun = (name.rpartition(RERUNS)[0].removesuffix(", ") for name in named if RERUNS in name)
-    return next((named[name] for name in rerun if name in named), rows[-1] if rows else {})
+    tuned = next((row["reruns_of"] for row in rows if pd.notna(row["reruns_of"])), None)
+    return next((row for row in rows if row["search"] == tuned), rows[-1] if rows else {})
 
 
 def study_name(study: Study) -> str:

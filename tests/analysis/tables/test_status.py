@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -101,6 +102,18 @@ def test_trials_that_were_made_twice_are_told(tmp_path, make_study, says):
         store.end_run(run, {"doubled_trials": doubled})
     told = "Discarded: 3 trials that were trained twice: their process was taken for dead."
     assert told in says("status", tmp_path)
+
+
+def test_fresh_seeds_name_the_search_whose_configuration_they_train(tmp_path, make_study):
+    study = make_study()
+    for widened in ((), ("learning_rate.high",)):
+        branch = study.branch._replace(widened=widened)
+        for each in (branch, branch._replace(rerun=0), branch._replace(rerun=0, rule="linear", base=8)):
+            store.open_study(tmp_path, replace(study, branch=each), RUN)
+    rows = status.table(load(tmp_path)).to_dict("records")
+    named = {row["search"]: row["reruns_of"] for row in rows if isinstance(row["reruns_of"], str)}
+    assert named == {"reruns of trial 0": "", "stage 1, reruns of trial 0": "stage 1"}
+    assert len(rows) == 6
 
 
 @pytest.mark.parametrize(("last", "fields"), [({}, {}), ({"bad": 5}, {"max_launches": 3})])

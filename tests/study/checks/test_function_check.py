@@ -250,9 +250,9 @@ def test_one_output_and_targets_without_its_axis_are_not_broadcast(make_study, m
 
 def test_targets_with_an_axis_that_the_outputs_lack_are_not_broadcast(make_study):
     members = {"loss": lambda o, t: distance(o, t.squeeze(1)), "metrics": {"u": unexplained}}
+    workload = made(lambda: nn.Sequential(nn.Linear(6, 1), nn.Flatten(0)), **members)
     with refused(r"metrics\['u'\] must compare each .* use targets.squeeze\(-1\)"):
-        model = lambda: nn.Sequential(nn.Linear(6, 1), nn.Flatten(0))  # noqa: E731
-        check(make_study(), made(model, **members), targets=torch.arange(N).sin()[:, None])
+        check(make_study(), workload, targets=torch.arange(N).sin()[:, None])
 
 
 def test_metrics_with_update_and_compute(make_study):

@@ -127,12 +127,12 @@ def test_studies_and_measurements_are_counted(rows, said):
 def test_a_study_of_jobs_ends_with_its_result_and_not_with_the_luckiest_fresh_seed(tuned):
     study = SimpleNamespace(name="blobs", series="sgd", batch_size=64, search=SimpleNamespace(trials=4))
     searches = [
-        (str(tuned), 56),
-        (str(tuned._replace(rerun=0)), 51),
-        (str(tuned._replace(rerun=0, rule="linear", base=8)), 40),
+        (tuned, None, 56),
+        (tuned._replace(rerun=0), str(tuned), 51),
+        (tuned._replace(rerun=0, rule="linear", base=8), None, 40),
     ]
     counts = {"state": "done", "complete": 4, "wanted": 4, "infeasible": 0}
-    rows = [{"search": name, "best": best, **counts} for name, best in searches]
+    rows = [{"search": str(name), "reruns_of": of, "best": best, **counts} for name, of, best in searches]
     console = Console(record=True, width=200)
     with JobsProgress(console) as shown:
         shown.watch([(study, ["running"], [rows[0], {**rows[1], "state": "running"}])])
