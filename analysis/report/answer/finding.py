@@ -14,6 +14,7 @@ from analysis.labels import OPTIMIZERS, listed, optimizer_text
 from analysis.report.answer.infeasible import nothing_feasible
 from analysis.report.answer.values import CRITICAL, USEFUL, Limit, curves, limit, size
 
+UNIT = "batch size "
 MISSED = "did not reach the goal"
 SEVERAL = 3
 """The number of optimizers from which a title names only the two that differ most."""
@@ -35,8 +36,8 @@ def finding(steps: pd.DataFrame, limits: pd.DataFrame, pairs: pd.DataFrame) -> F
 
     >>> tables = [pd.read_csv(f"{published}/tables/{name}.csv") for name in ("steps_to_result", "scaling", "compare")]
     >>> found = finding(*tables)
-    >>> found.title, found.lead.partition(")")[0]
-    ('Momentum scales to 62 (46 to 84), SGD to 37 (31 to 43)', 'Momentum needs 1.25 times (95%: 1.05 to 1.48')
+    >>> found.title, found.lead.partition(" (")[0]
+    ('Momentum scales to batch size 62 (46 to 84), SGD to 37 (31 to 43)', 'Momentum needs 1.25 times')
     """
     known, others, missed = [], [], []
     for optimizer, curve in curves(steps):
@@ -103,31 +104,35 @@ def further(one: Limit, other: Limit) -> bool:
 def _scales(known: Sequence[Limit]) -> str:
     """How far curves scale; empty if no two of several are shown to differ."""
     if len(known) == 1:
-        return f"{known[0].name} scales to {_to(known[0])}"
+        return _scales_to(known[0])
     pair = next((pair for pair in _widest_first(known) if further(*pair)), None)
     if pair is None:
         return ""
     ahead, behind = pair
     if len(known) < SEVERAL:
-        return f"{ahead.name} scales to {_to(ahead)}, {behind.name} to {_to(behind)}"
-    return f"{ahead.name} scales further than {behind.name}: to {_to(ahead)} against {_to(behind)}"
+        return f"{_scales_to(ahead)}, {behind.name} to {_to(behind)}"
+    return f"{ahead.name} scales further than {behind.name}: to {_to(ahead, UNIT)} against {_to(behind)}"
 
 
 def _widest_first(known: Sequence[Limit]) -> list[tuple[Limit, Limit]]:
     return sorted(combinations(known, 2), key=lambda pair: -pair[0].size / pair[1].size)
 
 
-def _to(critical: Limit) -> str:
+def _scales_to(critical: Limit) -> str:
+    return f"{critical.name} scales to {_to(critical, UNIT)}"
+
+
+def _to(critical: Limit, unit: str = "") -> str:
     words = {"=": "", ">": "at least ", "<": "at most "}[critical.bound]
-    return words + str(critical.value._replace(text=size(critical.size)))
+    return words + unit + str(critical.value._replace(text=size(critical.size)))
 
 
 def _tie(known: Sequence[Limit]) -> str:
     """Curves that are not shown to differ. Where a limit is a bound or its interval is open, that alone is no tie."""
     if all(each.certain for each in known):
-        return f"{listed(each.name for each in known)} tie: they scale to {listed(map(_to, known))}"
+        return f"{listed(each.name for each in known)} tie: they scale to batch sizes {listed(map(_to, known))}"
     first, *others = known
-    return ", ".join([f"{first.name} scales to {_to(first)}", *(f"{each.name} to {_to(each)}" for each in others)])
+    return ", ".join([_scales_to(first), *(f"{each.name} to {_to(each)}" for each in others)])
 
 
 def _faster(pairs: pd.DataFrame) -> str:

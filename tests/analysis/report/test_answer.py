@@ -56,39 +56,40 @@ SGD, MOMENTUM = (37, 31, 43, "="), (62, 46, 84, "=")
 TITLES = {
     "shown to differ": (
         {"momentum": MOMENTUM, "sgd": SGD},
-        "Momentum scales to 62 (46 to 84), SGD to 37 (31 to 43)",
+        "Momentum scales to batch size 62 (46 to 84), SGD to 37 (31 to 43)",
     ),
     "the order is that of the limits": (
         {"momentum": SGD, "sgd": MOMENTUM},
-        "SGD scales to 62 (46 to 84), Momentum to 37 (31 to 43)",
+        "SGD scales to batch size 62 (46 to 84), Momentum to 37 (31 to 43)",
     ),
     "intervals that overlap": (
         {"momentum": (62, 30, 128, "="), "sgd": (37, 18, 76, "=")},
-        "Momentum and SGD tie: they scale to 62 (30 to 128) and 37 (18 to 76)",
+        "Momentum and SGD tie: they scale to batch sizes 62 (30 to 128) and 37 (18 to 76)",
     ),
     "a bound": (
         {"momentum": (64, np.nan, np.nan, ">"), "sgd": SGD},
-        "Momentum scales to at least 64, SGD to 37 (31 to 43)",
+        "Momentum scales to at least batch size 64, SGD to 37 (31 to 43)",
     ),
     "an open interval": (
         {"momentum": (62, 46, np.inf, "="), "sgd": (37, 0, 43, "=")},
-        "Momentum scales to 62 (above 46), SGD to 37 (below 43)",
+        "Momentum scales to batch size 62 (above 46), SGD to 37 (below 43)",
     ),
     "no interval": (
         {"momentum": (62, np.nan, np.nan, "="), "sgd": SGD},
-        "Momentum scales to 62, SGD to 37 (31 to 43)",
+        "Momentum scales to batch size 62, SGD to 37 (31 to 43)",
     ),
     "the two of three that differ most": (
         {"adam": (114, 67, 194, "="), "lamb": (88, 45, 171, "="), "sgd": (29, 16, 51, "=")},
-        "Adam scales further than SGD: to 114 (67 to 194) against 29 (16 to 51)",
+        "Adam scales further than SGD: to batch size 114 (67 to 194) against 29 (16 to 51)",
     ),
     "three that tie": (
-        {"adam": (60, 30, 120, "="), "lamb": (50, 25, 100, "="), "torch.optim.RAdam": (40, 20, 80, "=")},
-        "Adam, LAMB and torch.optim.RAdam tie: they scale to 60 (30 to 120), 50 (25 to 100) and 40 (20 to 80)",
+        {"adam": (60, 30, 120, "="), "lamb": (50, 25, 99, "="), "torch.optim.RAdam": (40, 20, 80, "=")},
+        "Adam, LAMB and torch.optim.RAdam tie: they scale to batch sizes "
+        "60 (30 to 120), 50 (25 to 99) and 40 (20 to 80)",
     ),
-    "one": ({"sgd": SGD}, "SGD scales to 37 (31 to 43)"),
-    "one without a name": ({"unknown": SGD}, "Unnamed optimizer scales to 37 (31 to 43)"),
-    "one below the smallest": ({"sgd": (1, np.nan, np.nan, "<")}, "SGD scales to at most 1"),
+    "one": ({"sgd": SGD}, "SGD scales to batch size 37 (31 to 43)"),
+    "one without a name": ({"unknown": SGD}, "Unnamed optimizer scales to batch size 37 (31 to 43)"),
+    "one below the smallest": ({"sgd": (1, np.nan, np.nan, "<")}, "SGD scales to at most batch size 1"),
 }
 
 
@@ -113,7 +114,7 @@ NONE = (np.nan, np.nan, np.nan, "=")
 def test_a_curve_without_a_critical_batch_size_says_what_it_shows(curve, useful, said):
     limits = limits_of({"momentum": NONE, "sgd": SGD}, {"momentum": useful})
     found = finding(steps_of({"momentum": curve, "sgd": FALLING}), limits, pairs_of())
-    assert found.title == f"SGD scales to 37 (31 to 43); {said}"
+    assert found.title == f"SGD scales to batch size 37 (31 to 43); {said}"
     nothing = pd.DataFrame(columns=["optimizer", "batch_size", "steps_to_goal", "learning_rate"])
     [row, _] = rows(steps_of({"momentum": curve, "sgd": FALLING}), limits, nothing)
     assert (row.steps == UNKNOWN) == (said == "Momentum did not reach the goal")
