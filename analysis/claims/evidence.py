@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from analysis.claims.copies import copies
 from analysis.labels import goal_text
 from analysis.load import CURVE, StudyData
 from analysis.tables import relative
 
 TABLES = ("steps_to_result", "scaling", "critical_by_goal", "rerun_steps", "trials", "best_errors", "cost", "compare")
 """The tables of `analysis.report.derived.tables` that claims are judged by."""
-MEASURED = ("steps_to_result", "trials", "rerun_steps")
-"""Those that hold measurements of one curve each. Equal rows are a copy, or the same trainings made again."""
+MEASURED = ("trials", "steps_to_result")
+"""Those whose rows tell the trainings of two curves apart: the first that has any."""
 ABOUT = [
     "workload",
     "optimizer",
@@ -147,9 +148,10 @@ def about(studies: Iterable[StudyData]) -> pd.DataFrame:
 def together(parts: Sequence[tuple[str, Evidence]]) -> tuple[Evidence, list[dict[str, str]]]:
     """The evidence of several folders as one.
 
-    A curve whose measurements an earlier folder holds, too, counts once: a copy is no further evidence. A workload gets
-    the folder's name added if an earlier folder holds a curve of it with other measurements, or another workload, of
-    other data or with another model, under its name.
+    Trainings count once: of two curves that share most of their trials, such as a folder and its extended copy,
+    the one with more trials stays (`analysis.claims.copies`). A workload gets the folder's name added if an earlier
+    folder holds a curve of it with other measurements, or another workload, of other data or with another model, under
+    its name.
 
     Arguments:
         parts: (name, evidence) of each folder.
@@ -164,14 +166,11 @@ def together(parts: Sequence[tuple[str, Evidence]]) -> tuple[Evidence, list[dict
     >>> every.about["workload"].tolist(), names[1:]
     (['mlp_digits', 'mlp_digits (second)'], [{}, {'mlp_digits': 'mlp_digits (second)'}])
     """
-    held: dict[tuple[str, str], list[_Measured]] = {}
     made: dict[str, tuple[Any, ...]] = {}
     seen: set[tuple[str, str]] = set()
     renamed, tables, abouts = [], {name: list[pd.DataFrame]() for name in TABLES}, []
-    for name, evidence in parts:
-        measured = {(row.workload, row.optimizer): _measured(evidence, row) for row in evidence.about.itertuples()}
-        copies = {key for key, each in measured.items() if each in held.get(key, [])}
-        kept = _without(evidence, copies)
+    for (name, evidence), copied in zip(parts, _copied([evidence for _, evidence in parts]), strict=True):
+        kept = _without(evidence, copied)
         names = {}
         for workload, rows in kept.about.groupby("workload", sort=False):
             is_of = _made_of(next(rows.itertuples()))
@@ -179,9 +178,7 @@ def together(parts: Sequence[tuple[str, Evidence]]) -> tuple[Evidence, list[dict
             taken = made.get(str(workload), is_of) != is_of or not seen.isdisjoint(curves)
             names[str(workload)] = _free(str(workload), name, made) if taken else str(workload)
             made[names[str(workload)]] = is_of
-        for key in measured.keys() - copies:
-            held.setdefault(key, []).append(measured[key])
-            seen.add((names[key[0]], key[1]))
+        seen.update((names[row.workload], row.optimizer) for row in kept.about.itertuples())
         renamed.append(names)
         abouts.append(kept.about.assign(workload=kept.about["workload"].map(names)))
         for table in TABLES:
@@ -191,19 +188,20 @@ def together(parts: Sequence[tuple[str, Evidence]]) -> tuple[Evidence, list[dict
     return Evidence(merged, pd.concat(abouts, ignore_index=True)), renamed
 
 
-class _Measured(NamedTuple):
-    """What tells the measurements of two curves apart: what they were made of, and rows of tables as text."""
-
-    made_of: tuple[Any, ...]
-    tables: tuple[str, ...]
-
-
-def _measured(evidence: Evidence, row: Any) -> _Measured:
-    tables = [_of_curves(evidence.table(name), {(row.workload, row.optimizer)}) for name in MEASURED]
-    # A table of several curves has columns that are empty for one of them, and floats in place of whole numbers.
-    filled = [each.dropna(axis=1, how="all").sort_index(axis=1) for each in tables]
-    texts = [each.to_csv(index=False, float_format="%.6g") for each in filled]
-    return _Measured(_made_of(row), tuple(texts))
+def _copied(parts: Sequence[Evidence]) -> list[set[tuple[str, str]]]:
+    """For each part, its curves (workload, optimizer) whose trainings another part holds."""
+    alike: dict[tuple[Any, ...], list[tuple[int, pd.DataFrame]]] = {}
+    for index, evidence in enumerate(parts):
+        for row in evidence.about.itertuples():
+            curve = (row.workload, row.optimizer)
+            measured = [_of_curves(evidence.table(name), {curve}) for name in MEASURED]
+            rows = next((each for each in measured if len(each)), pd.DataFrame())
+            alike.setdefault((curve, _made_of(row)), []).append((index, rows))
+    copied: list[set[tuple[str, str]]] = [set() for _ in parts]
+    for (curve, *_), tables in alike.items():
+        for index in copies([rows for _, rows in tables]):
+            copied[tables[index][0]].add(curve)
+    return copied
 
 
 def _made_of(row: Any) -> tuple[Any, ...]:

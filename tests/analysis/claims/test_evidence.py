@@ -2,18 +2,19 @@
 
 import numpy as np
 import pandas as pd
-from helpers.claims.made_evidence import about, evidence, limits, seeds, steps
+import pytest
+from helpers.claims.made_evidence import KEY, SIZES, about, evidence, limits, seeds, steps
 
 from analysis.claims import registry
 from analysis.claims.evidence import Evidence, together
 
 
-def curve(optimizer="sgd", critical=16, **made):
+def curve(optimizer="sgd", critical=16, sizes=SIZES, **made):
     made_of = about(optimizer=optimizer, **made)
     ends = (critical, critical / 1.1, critical * 1.1)
-    named = {"optimizer": optimizer, "critical": critical}
+    named = {"optimizer": optimizer, "critical": critical, "sizes": sizes}
     tables = {"steps_to_result": steps(**named), "scaling": limits(optimizer=optimizer, critical=ends)}
-    return evidence([made_of], **tables, rerun_steps=seeds(optimizer=optimizer))
+    return evidence([made_of], **tables, rerun_steps=seeds(optimizer=optimizer, sizes=sizes))
 
 
 def test_a_copy_is_no_further_evidence():
@@ -22,6 +23,39 @@ def test_a_copy_is_no_further_evidence():
     judged, again = (registry.statements(registry.judge(each)) for each in (alone, thrice))
     assert len(judged) > 0
     pd.testing.assert_frame_equal(judged, again)
+
+
+def searched(sizes, trials=8, reached=200):
+    """A curve with its trials at these batch sizes."""
+    made = curve(sizes=sizes)
+    rows = [
+        {"workload": "digits", "optimizer": "sgd", "batch_size": size, **KEY, "trial": trial, "steps_to_goal": steps}
+        for size in sizes
+        for trial, steps in enumerate(range(reached, reached + trials))
+    ]
+    return Evidence({**made.tables, "trials": pd.DataFrame(rows)}, made.about)
+
+
+# Folders of one study as lists of batch sizes (and trials at each), and the index of the one that counts.
+EXTENDED = {
+    "more batch sizes": ([((8, 16, 32),), ((8, 16, 32, 64),)], 1),
+    "the longer one first": ([((8, 16, 32, 64),), ((8, 16, 32),)], 0),
+    "more trials": ([((8, 16), 8), ((8, 16), 12)], 1),
+    "two copies, each extended": ([((8, 16, 32),), ((8, 16, 32, 64),), ((2, 4, 8, 16, 32),)], 2),
+}
+
+
+@pytest.mark.parametrize(("folders", "counts"), EXTENDED.values(), ids=EXTENDED)
+def test_a_folder_and_its_extended_copy_count_once(folders, counts):
+    parts = [searched(*folder) for folder in folders]
+    both, names = together([(str(index), part) for index, part in enumerate(parts)])
+    assert [bool(each) for each in names] == [index == counts for index in range(len(parts))]
+    assert both.table("trials").equals(parts[counts].table("trials"))
+
+
+def test_another_sweep_of_the_same_batch_sizes_is_further_evidence():
+    both, _ = together([("one", searched((8, 16))), ("other", searched((8, 16), reached=150))])
+    assert both.about["workload"].tolist() == ["digits", "digits (other)"]
 
 
 def test_what_was_added_to_a_copy_counts():
