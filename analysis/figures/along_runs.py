@@ -13,8 +13,7 @@ from matplotlib.axes import Axes
 
 from analysis.branched.table import rule_in_words
 from analysis.figures import canvas
-from analysis.figures.canvas import COLOURS, MARKERS
-from analysis.figures.ticks import round_decimals
+from analysis.figures.canvas import COLOURS, MARKERS, round_decimals
 from analysis.labels import listed
 from analysis.noise_scale.table import SHOWN
 from analysis.one_step.estimate import LINEAR, LOG

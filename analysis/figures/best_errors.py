@@ -10,8 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.figures import canvas
-from analysis.figures.canvas import LINE, MARKERS, heading, log_axes
-from analysis.figures.ticks import powers_of_two, round_decimals
+from analysis.figures.canvas import LINE, MARKERS, heading, log_axes, powers_of_two, round_decimals
 from analysis.labels import metric_text, percent, short_count
 
 LEAST_ERROR = 1e-3

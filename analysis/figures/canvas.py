@@ -18,6 +18,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
+from math import ceil, floor, log2, log10
 from typing import Any, Literal
 
 import matplotlib
@@ -30,10 +31,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import Bbox, ScaledTranslation
 
-from analysis.figures.ticks import Ticks, in_binary, powers_of_two
 from analysis.labels import goal_text
 from analysis.units import TOKENS
 
+Ticks = Callable[[float, float, int], Sequence[float]]
+"""Makes the ticks of a log axis from its two ends and the most ticks."""
 INK, MUTED, GRID, PAPER = "#1b1b1f", "#6e6e73", "#e4e4e7", "#ffffff"
 # Okabe and Ito's palette without yellow, which vanishes on white; no marker resembles the triangle of a missed goal.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#5b5b9a")
@@ -104,6 +106,42 @@ def limits(values: pd.Series, pad: float, least: float) -> tuple[float, float]:
     low, high = (values.min() / pad, values.max() * pad) if len(values) else (1.0, 1.0)
     widen = max(1.0, least * low / high) ** 0.5
     return float(low / widen), float(high * widen)
+
+
+def powers_of_two(low: float, high: float, most: int) -> list[int]:
+    """Powers of two in [low, high], evenly spaced, at most `most`: 1, 2, 4, ... or 1, 4, 16, ...
+
+    >>> powers_of_two(3, 300, most=4)
+    [4, 16, 64, 256]
+    """
+    exponents = range(max(0, ceil(log2(low))), floor(log2(high)) + 1)
+    strides = ([2**e for e in exponents if e % stride == 0] for stride in range(1, len(exponents) + 2))
+    return next(ticks for ticks in strides if len(ticks) <= max(1, most))
+
+
+def round_decimals(low: float, high: float, most: int) -> list[float]:
+    """At most `most` round numbers in [low, high]: 1, 2, 5, 10, or 1, 3, 10, or powers of ten.
+
+    >>> round_decimals(0.03, 2, most=6), round_decimals(0.03, 2, most=4)
+    ([0.05, 0.1, 0.2, 0.5, 1.0, 2.0], [0.03, 0.1, 0.3, 1.0])
+    """
+    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
+    choices = [((1, 2, 5), 1), ((1, 3), 1), *(((1,), stride) for stride in range(1, len(decades) + 2))]
+    strides = (
+        [v for d in decades if d % stride == 0 for m in mantissas if low <= (v := float(f"{m}e{d}")) <= high]
+        for mantissas, stride in choices
+    )
+    return next(ticks for ticks in strides if len(ticks) <= max(1, most))
+
+
+def in_binary(count: int) -> str:
+    """A power of two with k = 1,024 and M = 1,048,576.
+
+    >>> in_binary(512), in_binary(32768), in_binary(2**21)
+    ('512', '32k', '2M')
+    """
+    size, unit = next((each for each in ((2**20, "M"), (2**10, "k")) if count >= each[0]), (1, ""))
+    return f"{count / size:g}{unit}"
 
 
 def log_axes(

@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 
 from analysis.figures import canvas
 from analysis.figures.best_errors import above_zero, linear_if_negative
-from analysis.figures.canvas import COLOURS, INK, MARKERS, MUTED
-from analysis.figures.ticks import powers_of_two, round_decimals
+from analysis.figures.canvas import COLOURS, INK, MARKERS, MUTED, powers_of_two, round_decimals
 from analysis.labels import metric_text
 
 MOST_CURVES = 20

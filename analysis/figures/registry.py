@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.figures import along_runs, best_errors, learning_curves, scaling, transfer, tuning
+from analysis.figures import along_runs, best_errors, critical, learning_curves, scaling, transfer, tuning
 from analysis.figures.canvas import evenly
 from analysis.load import CURVE, GOAL
 
@@ -90,16 +90,17 @@ MAP: Any = {"table": "maps", "figure": CURVE, "panel": ("batch_size",), "small":
 FIGURES: dict[str, Drawing] = {
     "steps_to_result": Drawing(
         "Steps to result",
-        "Training steps to the goal, with everything retuned at each batch size B: medians of the tuned configurations "
-        "with fresh seeds, and the fewest steps S(B) of each search as dashes; without fresh seeds, S(B) alone. Bars: "
-        "95 % interval of the tuned optimum, or of the median best of a quarter of the trials; a bar that reaches the "
-        "top has no upper end. Pale line: the convex curve that limits are read from. Dashed: perfect scaling from the "
-        "smallest batch size that met the goal (twice the batch, half the steps). Open triangles: the goal was missed "
-        "within the step budget drawn. Vertical lines: critical batch size (solid), perfect-scaling limit (dotted) and "
-        "maximum useful batch size (dash-dotted), with an arrowhead if the data show no end; with several curves, only "
-        "limits that the data establish are drawn. Across the curve: 95 % interval of the critical batch size. Long "
-        "dashes (search=refine): the minimum of the model, which is no "
-        "measurement.",
+        "Training steps to the goal, with everything retuned at each batch size B: medians of the tuned "
+        "configurations with fresh seeds, and the fewest steps S(B) of each search as dashes; without fresh seeds, "
+        "S(B) alone. Bars: 95 % interval of the tuned optimum, or of the median best of a quarter of the trials; a "
+        "bar that reaches the top has no upper end. Pale line: the convex curve that limits are read from. Dashed: "
+        "perfect scaling (twice the batch, half the steps) from the smallest batch size that met the goal, on the "
+        "lowest curve. Open triangles: the goal was missed within the step budget drawn. Vertical lines: critical "
+        "batch size (solid), perfect-scaling limit (dotted) and maximum useful batch size (dash-dotted), with an "
+        "arrowhead if the data show no end; with several curves, only limits that the data establish are drawn. "
+        "Across the curve: 95 % interval of the critical batch size. Long dashes (search=refine): the minimum of the "
+        "model, which is no measurement. With three curves or more, dashes and all limits but the critical batch size"
+        " are left out; tables have them.",
         scaling.steps_to_result,
         "a study",
         overlays=("scaling", "tunability"),
@@ -145,7 +146,7 @@ FIGURES: dict[str, Drawing] = {
         "Critical batch size by the hyperbola through the fewest steps of each search, to goals that the same trials "
         "reached on their way and beyond. Bars: 95 % interval, up to an edge where it is open. Carets: the limit lies "
         "outside the measured batch sizes. Dotted: the goal that was tuned for.",
-        scaling.critical_by_goal,
+        critical.critical_by_goal,
         "four batch sizes whose trials run past the goal: sweep with stopping=budget",
         table="critical_by_goal",
         rows=lambda table: table.groupby(["workload", "optimizer"], sort=False).filter(lambda part: len(part) > 1),
@@ -156,7 +157,7 @@ FIGURES: dict[str, Drawing] = {
         "Critical batch size by the hyperbola against the size of the model or the data. Bars: 95 % interval, up to an "
         "edge where it is open. Carets: only a bound is known, which the fit leaves out. Dashed: the power law a·N^b, "
         "with the 95 % interval of the law.",
-        scaling.critical_by_size,
+        critical.critical_by_size,
         "three workloads that differ in one number only, with a critical batch size: sweep workload.width=128,256,512",
         table="sizes",
         rows=lambda table: (

@@ -8,30 +8,30 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.markers import CARETDOWN, CARETUP
 
 from analysis.estimates.tuned import SEEDS
 from analysis.figures import canvas
-from analysis.figures.canvas import MUTED, goal, heading
-from analysis.figures.ticks import powers_of_two, round_decimals
+from analysis.figures.canvas import MUTED, goal, heading, powers_of_two, round_decimals
 from analysis.intervals import bounds
 from analysis.labels import BOUNDS, goal_text, number
 from analysis.load import GOAL
 from analysis.question.stages import REFINE
-from analysis.sizes.table import law
 
 NOT_REACHED, PERFECT = "not reached in budget", "perfect scaling"
 AT_MOST = "met at the first evaluation, perhaps earlier"
 INTERVAL, OPTIMUM = "best of N/4 trials, 95 %", "tuned optimum, 95 %"
 CURVE, FEWEST = "convex curve", "fewest steps of the search"
-MODEL, BAR, TUNED_FOR = "minimum of the model", "95 % interval", "tuned for"
+MODEL, TUNED_FOR = "minimum of the model", "tuned for"
 MODELLED: Any = {"linestyle": (0, (7, 2.5)), "linewidth": 1.2, "alpha": 0.85, "zorder": 2.5}
+CROWDED = 3
+"""From this number of curves on, the fewest steps, the minimum of the model and all limits but one are left out."""
 COSTS = ("all", "low", "high", "fewest", "curve", "model")
 CONSTRAINED: Any = {"linewidth": 3.5, "alpha": 0.25, "zorder": 1.5}
 SMALL: Any = {"marker": "_", "markersize": 7, "linestyle": "none", "zorder": 3}
+TUNED_LINE: Any = {"marker": "o", **canvas.LINE}
+NO_GOALS = pd.Series(dtype=object)
 CRITICAL, PROPORTIONAL = "critical_batch_size_mccandlish", "perfect_scaling_limit"
 ACROSS = "critical batch size, 95 %"
-LAW = "power law, with its 95 % interval"
 INTERVAL_ACROSS: Any = {"marker": "|", "markersize": 5, "linewidth": 1.2, "zorder": 4}
 NUMBER: Any = {"fontsize": 8.5, "fontweight": "bold", "zorder": 5}
 LIMITS: dict[str, tuple[str, Any]] = {
@@ -39,8 +39,6 @@ LIMITS: dict[str, tuple[str, Any]] = {
     PROPORTIONAL: ("perfect-scaling limit", canvas.DOTTED),
     "maximum_useful_batch_size": ("maximum useful batch size", {**canvas.DOTTED, "linestyle": (0, (4, 1, 1, 1))}),
 }
-TUNED_LINE: Any = {"marker": "o", **canvas.LINE}
-NO_GOALS = pd.Series(dtype=object)
 FITS: dict[str, Any] = {"hyperbola": canvas.DASHED, "shoulder": canvas.DOTTED}
 
 
@@ -49,7 +47,8 @@ def steps_to_result(
 ) -> None:
     """S(B) against B for the workload and goal of `table`: one curve per optimizer, limits as vertical lines.
 
-    The minimum of the model is drawn for `refine` alone, which put its trials where that minimum is.
+    The minimum of the model is drawn for `refine` alone, which put its trials where that minimum is. From `CROWDED`
+    curves on, only the marks that tell them apart are drawn.
 
     >>> table = pd.read_csv(f"{published}/tables/steps_to_result.csv")
     >>> steps_to_result(ax, table, scaling=pd.read_csv(f"{published}/tables/scaling.csv"))
@@ -98,24 +97,20 @@ def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scalin
     canvas.batch_size_axes(ax, pd.concat(shown), f"{unit} to {goal(table)}", ticks)
     notes: dict[str, Any] = {}
     lines, count = [], table["optimizer"].nunique()
+    crowded = count >= CROWDED
     for name, rows, line in canvas.curves(ax, table):
         lines.append(line)
         colour = line.get_color()
-        for first in rows.dropna(subset="y").head(1).itertuples() if unit != "seconds" else ():
-            notes[PERFECT] = canvas.DASHED
-            x = np.array([first.batch_size, table["batch_size"].max()], dtype=float)
-            falls = unit == "training steps"
-            y = first.y * (first.batch_size / x if falls else np.ones(2))
-            ax.plot(x, y, color=colour if count > 1 else MUTED, label=PERFECT, **canvas.DASHED)
-        notes |= _draw_estimates(ax, rows, colour, (len(lines) - (count + 1) / 2))
+        notes |= _draw_estimates(ax, rows, colour, (len(lines) - (count + 1) / 2), crowded)
         notes |= _mark_unknown(ax, rows, colour)
         notes |= {f"{TUNED_FOR} {other}": TUNED_LINE for other in rows.get("tuned_for", NO_GOALS).dropna()}
         if scaling is not None:
-            limits = scaling[scaling["optimizer"] == name]
+            limits = scaling[(scaling["optimizer"] == name) & ((scaling["definition"] == CRITICAL) | (not crowded))]
             aside = 1.6 * (len(lines) - (count + 1) / 2) if count > 1 else None
             side = _side(table, name) if unit == "training steps" else 0  # beside rising curves there is no room
             notes |= _draw_limits(ax, rows, limits, colour, aside, side)
-    canvas.legend(ax, lines, notes)
+    perfect = _draw_perfect(ax, table, falls=unit == "training steps") if unit != "seconds" else {}
+    canvas.legend(ax, lines, perfect | notes)
 
 
 def points(table: pd.DataFrame) -> pd.Series:
@@ -129,8 +124,8 @@ def points(table: pd.DataFrame) -> pd.Series:
 
 
 def _shown(table: pd.DataFrame) -> pd.DataFrame:
-    """y (steps; NaN if the goal was missed, or they are only an upper bound), bound (whether they are) and all (steps;
-    the budget if the goal was missed)."""
+    """The table with y (steps; NaN if the goal was missed, or they are only an upper bound), bound (whether they are)
+    and all (steps; the budget if the goal was missed)."""
     steps = table["steps_to_result"].astype("Float64").where(table["reached"].astype(bool)).astype("float64")
     if "read_from" in table:
         tuned = table["tuned_steps"].astype("float64")
@@ -141,17 +136,16 @@ def _shown(table: pd.DataFrame) -> pd.DataFrame:
 
 def _costs(table: pd.DataFrame, each: pd.Series) -> pd.DataFrame:
     """Add what is drawn: y, bound and all, and fewest, curve, low and high."""
-    shown = _shown(table)
+    table = _shown(table)
     by_seeds = table.get("read_from", pd.Series(None, table.index)) == SEEDS
     ends = {}
     for end, tuned in (("low", "optimum_low"), ("high", "optimum_high")):
         own = table[tuned].fillna(table[tuned.replace("optimum", "tuned")]) if tuned in table else np.nan
         of_search = table[end].astype("float64") if end in table else pd.Series(np.nan, table.index)
-        ends[end] = of_search.where(~by_seeds, own).where(shown["y"].notna()) * each
+        ends[end] = of_search.where(~by_seeds, own).where(table["y"].notna()) * each
     return table.assign(
-        y=shown["y"] * each,
-        bound=shown["bound"],
-        all=shown["all"] * each,
+        y=table["y"] * each,
+        all=table["all"] * each,
         fewest=table["steps_to_result"].astype("Float64").astype("float64").where(by_seeds) * each,
         curve=table.get("curve_steps", np.nan) * each,
         model=table.get("model_steps", np.nan) * each,
@@ -160,7 +154,23 @@ def _costs(table: pd.DataFrame, each: pd.Series) -> pd.DataFrame:
     )
 
 
-def _draw_estimates(ax: Axes, rows: pd.DataFrame, colour: Any, position: float) -> dict[str, Any]:
+def _draw_perfect(ax: Axes, table: pd.DataFrame, falls: bool) -> dict[str, Any]:
+    """Draw perfect scaling from the first point of the lowest curve; returns notes.
+
+    One line stands for all curves: from each it has the same slope.
+    """
+    known = table.dropna(subset="y")
+    if known.empty:
+        return {}
+    firsts = known.sort_values("batch_size").drop_duplicates("optimizer")
+    first = firsts.iloc[int((firsts["y"] * firsts["batch_size"] ** int(falls)).argmin())]
+    x = np.array([first["batch_size"], table["batch_size"].max()], dtype=float)
+    y = first["y"] * (first["batch_size"] / x if falls else np.ones(2))
+    ax.plot(x, y, color=MUTED, label=PERFECT, **canvas.DASHED)
+    return {PERFECT: canvas.DASHED}
+
+
+def _draw_estimates(ax: Axes, rows: pd.DataFrame, colour: Any, position: float, crowded: bool) -> dict[str, Any]:
     """Draw the interval of each point, the constrained curve and the fewest steps seen; returns notes."""
     notes: dict[str, Any] = {}
     label = OPTIMUM if rows["by_seeds"].any() else INTERVAL
@@ -169,10 +179,24 @@ def _draw_estimates(ax: Axes, rows: pd.DataFrame, colour: Any, position: float) 
         place: Any = {"color": colour, "label": label, "transform": canvas.aside(ax, 5 * position)}
         ax.plot([row.batch_size] * 2, [row.low, top], **place, **canvas.BAR)
         notes[label] = canvas.BAR
-    for column, label, look in (("curve", CURVE, CONSTRAINED), ("fewest", FEWEST, SMALL), ("model", MODEL, MODELLED)):
+    marks = (("curve", CURVE, CONSTRAINED), ("fewest", FEWEST, SMALL), ("model", MODEL, MODELLED))
+    for column, label, look in marks[:1] if crowded else marks:
         known = rows.dropna(subset=column)
         if len(known):
             ax.plot(known["batch_size"], known[column], color=colour, label=label, **look)
+            notes[label] = look
+    return notes
+
+
+def _mark_unknown(ax: Axes, rows: pd.DataFrame, colour: Any) -> dict[str, Any]:
+    """Mark batch sizes without known steps, unconnected: at the budget if they missed the goal, at the first evaluation
+    if they met it there. Returns notes if there are any."""
+    notes: dict[str, Any] = {}
+    bound = rows["bound"].astype(bool)
+    for marked, label, look in ((~bound, NOT_REACHED, canvas.OPEN), (bound, AT_MOST, {**canvas.OPEN, "marker": "v"})):
+        unknown = rows[marked & rows["y"].isna()]
+        if len(unknown):
+            ax.plot(unknown["batch_size"], unknown["all"], color=colour, label=label, zorder=4, **look)
             notes[label] = look
     return notes
 
@@ -193,7 +217,7 @@ def _draw_limits(
     Arguments:
         aside: None for a single curve. With several curves, the points to shift lines by, so that equal limits do not
             hide one another; bounds are then omitted, because most would lie at the first or last batch size.
-        side: see `_side`.
+        side: 1 to write numbers above the curve, -1 below it, 0 to write none.
     """
     notes: dict[str, Any] = {}
     if "estimate" not in limits:
@@ -252,88 +276,6 @@ def by_goal(ax: Axes, table: pd.DataFrame) -> None:
         lines.append(line)
         notes |= _mark_unknown(ax, rows, line.get_color())
     canvas.legend(ax, lines, notes)
-
-
-def critical_by_goal(ax: Axes, table: pd.DataFrame) -> None:
-    """Critical batch size against the threshold of the goal, with intervals: one curve per optimizer.
-
-    >>> critical_by_goal(ax, pd.read_csv(f"{published}/tables/critical_by_goal.csv"))
-    >>> ax.get_xlabel(), [text.get_text() for text in ax.get_legend().get_texts()]
-    ('goal: validation cross entropy <', ['momentum', 'sgd', '95 % interval', 'tuned for'])
-    """
-    table = table.assign(y=table["critical_batch_size"])
-    ends = pd.concat([table["y"], *(table[end].where(table[end] > 0) for end in ("low", "high"))])
-    label = goal_text(str(table["goal_metric"].iloc[0]), 0).removesuffix(" 0")
-    canvas.log_axes(
-        ax, table["goal_threshold"], ends, f"goal: {label}", "critical batch size (examples)", round_decimals
-    )
-    heading(ax, str(table["workload"].iloc[0]), "by the same trials")
-    bottom, top = ax.get_ylim()
-    lines, count = [], table["optimizer"].nunique()
-    curves = canvas.curves(ax, table.rename(columns={"batch_size": "of"}).assign(batch_size=table["goal_threshold"]))
-    for position, (_, rows, line) in enumerate(curves):
-        lines.append(line)
-        look: Any = {"color": line.get_color(), "transform": canvas.aside(ax, 5 * (position - (count - 1) / 2))}
-        for row in rows.dropna(subset="low").itertuples():
-            ends = [max(row.low, bottom), min(row.high, top)]
-            ax.plot([row.goal_threshold] * 2, ends, label=BAR, **look, **canvas.BAR)
-        for bound, caret in (("<", CARETDOWN), (">", CARETUP)):
-            beyond = rows[rows["bound"] == bound]
-            ax.plot(beyond["goal_threshold"], beyond["y"], marker=caret, linestyle="none", markersize=9, **look)
-    for threshold in table["goal_threshold"][table["recorded"].astype(bool)].unique():
-        ax.plot([threshold] * 2, [bottom, top], color=MUTED, label=TUNED_FOR, zorder=1, **canvas.DOTTED)
-    canvas.legend(ax, lines, {BAR: canvas.BAR, TUNED_FOR: canvas.DOTTED})
-
-
-def critical_by_size(ax: Axes, table: pd.DataFrame, size_laws: pd.DataFrame | None = None) -> None:
-    """Critical batch size against the size of the model or the data, with the power law and its interval.
-
-    Arguments:
-        size_laws: the laws of the panel (`analysis.sizes.table.laws`).
-
-    >>> from analysis.sizes.table import laws
-    >>> law = {"of": "mlp", "optimizer": "sgd", "goal_metric": "val/loss", "goal_threshold": 0.2, "axis": "width"}
-    >>> ends = {"low": [15, 20, 30, 0], "high": [27, 40, 53, np.inf], "bound": ["=", "=", "=", ">"]}
-    >>> law |= {"definition": "critical_batch_size_mccandlish", "size": [64, 128, 256, 512]}
-    >>> made = pd.DataFrame({"critical_batch_size": [20, 28.3, 40, 50]} | ends | law)
-    >>> critical_by_size(ax, made, laws(made))
-    >>> [text.get_text() for text in ax.get_legend().get_texts()]
-    ['sgd', '95 % interval', 'power law, with its 95 % interval']
-    """
-    table = table.assign(y=table["critical_batch_size"], batch_size=table["size"])
-    ends = pd.concat([table["y"], *(table[end].where(table[end] > 0) for end in ("low", "high"))])
-    axis = str(table["axis"].iloc[0]).replace("_", " ")
-    canvas.log_axes(ax, table["size"], ends, axis, "critical batch size (examples)")
-    heading(ax, str(table["of"].iloc[0]), f"goal: {canvas.goal(table)}")
-    bottom, top = ax.get_ylim()
-    across, lines = np.geomspace(*ax.get_xlim(), 60), []
-    for name, rows, line in canvas.curves(ax, table):
-        line.set_linestyle("none")
-        lines.append(line)
-        look: Any = {"color": line.get_color()}
-        for row in rows.dropna(subset="low").itertuples():
-            ax.plot([row.size] * 2, [max(row.low, bottom), min(row.high, top)], **look, **canvas.BAR)
-        for bound, caret in (("<", CARETDOWN), (">", CARETUP)):
-            beyond = rows[rows["bound"] == bound]
-            ax.plot(beyond["size"], beyond["y"], marker=caret, linestyle="none", markersize=9, **look)
-        for row in [] if size_laws is None else size_laws[size_laws["optimizer"] == name].to_dict("records"):
-            value, low, high = law(row).predict(across)
-            ax.plot(across, value, **look, **canvas.DASHED)
-            ax.fill_between(across, low, high, alpha=0.12, linewidth=0, **look)
-    canvas.legend(ax, lines, {BAR: canvas.BAR, LAW: canvas.DASHED})
-
-
-def _mark_unknown(ax: Axes, rows: pd.DataFrame, colour: Any) -> dict[str, Any]:
-    """Mark batch sizes without known steps, unconnected: at the budget if they missed the goal, at the first evaluation
-    if they met it there. Returns notes if there are any."""
-    notes: dict[str, Any] = {}
-    bound = rows["bound"].astype(bool)
-    for marked, label, look in ((~bound, NOT_REACHED, canvas.OPEN), (bound, AT_MOST, {**canvas.OPEN, "marker": "v"})):
-        unknown = rows[marked & rows["y"].isna()]
-        if len(unknown):
-            ax.plot(unknown["batch_size"], unknown["all"], color=colour, label=label, zorder=4, **look)
-            notes[label] = look
-    return notes
 
 
 def relative_steps(ax: Axes, table: pd.DataFrame) -> None:

@@ -10,8 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.figures import canvas
-from analysis.figures.canvas import COLOURS, INK, MARKERS, MUTED, OPEN, PAPER, goal
-from analysis.figures.ticks import round_decimals
+from analysis.figures.canvas import COLOURS, INK, MARKERS, MUTED, OPEN, PAPER, goal, round_decimals
 from analysis.tables.transfer import ORDER, briefly, rank
 
 STAR: Any = {"marker": "*", "markersize": 13, "color": INK, "linestyle": "none", "zorder": 5}

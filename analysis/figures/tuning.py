@@ -23,8 +23,8 @@ from analysis.figures.canvas import (
     goal,
     heading,
     legend,
+    round_decimals,
 )
-from analysis.figures.ticks import round_decimals
 
 RULES = {"linear rule": (1.0, DASHED), "square-root rule": (0.5, DOTTED)}
 REACHED, MISSED, INFEASIBLE_COLOUR = COLOURS[0], MUTED, COLOURS[1]

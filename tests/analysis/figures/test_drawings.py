@@ -11,7 +11,7 @@ from helpers.fused import partly
 from helpers.made_tables import drawn, errors_at, limits, only, table, trials
 from PIL import Image
 
-from analysis.figures import FIGURES, canvas, charts, draw, formats, save, save_all, ticks
+from analysis.figures import FIGURES, canvas, charts, draw, formats, save, save_all
 from analysis.tables import fits
 from analysis.tables.best_errors import by_budget
 
@@ -44,11 +44,11 @@ def test_ticks_are_plain_and_never_overlap(name, sizes):
 
 
 def test_thinning():
-    assert ticks.powers_of_two(0.7, 1434, 6) == [1, 4, 16, 64, 256, 1024]
-    assert ticks.powers_of_two(1, 8, 9) == [1, 2, 4, 8]
-    assert ticks.round_decimals(0.004, 0.3, 9) == [0.005, 0.01, 0.02, 0.05, 0.1, 0.2]
-    assert ticks.round_decimals(0.004, 0.3, 4) == [0.01, 0.03, 0.1, 0.3]
-    assert ticks.round_decimals(1e-6, 1, 3) == [1e-6, 1e-3, 1]
+    assert canvas.powers_of_two(0.7, 1434, 6) == [1, 4, 16, 64, 256, 1024]
+    assert canvas.powers_of_two(1, 8, 9) == [1, 2, 4, 8]
+    assert canvas.round_decimals(0.004, 0.3, 9) == [0.005, 0.01, 0.02, 0.05, 0.1, 0.2]
+    assert canvas.round_decimals(0.004, 0.3, 4) == [0.01, 0.03, 0.1, 0.3]
+    assert canvas.round_decimals(1e-6, 1, 3) == [1e-6, 1e-3, 1]
 
 
 def test_files_are_whole_and_the_same_on_every_run(tmp_path):

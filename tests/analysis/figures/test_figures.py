@@ -8,6 +8,7 @@ import pytest
 from helpers.made_tables import METRIC, drawn, errors_at, limits, only, panels_of, table, trials
 
 from analysis.estimates.limits import fitted
+from analysis.estimates.tuned import SEEDS
 from analysis.figures import canvas, charts
 from analysis.figures.scaling import NOT_REACHED, PERFECT
 from analysis.tables import fits
@@ -99,6 +100,18 @@ def test_of_several_curves_only_ends_that_are_shown_are_drawn():
     named = [line for line in ax.lines if re.search("limit|useful", line.get_label())]
     drawn_at = {(line.get_label(), line.get_xdata()[0]) for line in named}
     assert drawn_at == {("perfect-scaling limit", 16), ("maximum useful batch size", 64)}
+
+
+@pytest.mark.parametrize(("curves", "ends"), [(2, ("perfect-scaling limit", "maximum useful batch size")), (3, ())])
+def test_many_curves_have_only_the_marks_that_tell_them_apart(curves, ends):
+    names = ["sgd", "nesterov", "adam"][:curves]
+    seeds = {"read_from": SEEDS, "tuned_low": 20.0, "tuned_high": 2000.0}
+    steps = pd.concat([table(name).assign(tuned_steps=lambda rows: rows["steps_to_result"], **seeds) for name in names])
+    every = [limits(name, useful=(64.0, "=")) for name in names]
+    (ax,) = panels_of("steps_to_result", {"steps_to_result": steps, "scaling": pd.concat(every)})
+    assert ("fewest steps of the search" in legend(ax)) == (curves == 2)
+    assert {label for label in legend(ax) if re.search("limit|useful", label)} == set(ends)
+    assert [drawn.get_label() for drawn in ax.lines].count(PERFECT) == 1
 
 
 def test_optimizers_share_axes_and_keep_their_colours_in_every_panel():
