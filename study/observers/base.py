@@ -23,6 +23,7 @@ class Search:
         trials: number of feasible trials that it wants.
         seconds: estimate of a trial at its full step budget.
         is_transfer: it trains a transferred configuration; there are many of them, and they are short.
+        title: its name for people, such as `reruns of trial 5`; empty for the first search.
     """
 
     results: Path
@@ -36,6 +37,7 @@ class Search:
     trials: int
     seconds: float
     is_transfer: bool = False
+    title: str = ""
 
     @property
     def key(self) -> tuple[Path, str, str, int, str]:

@@ -23,6 +23,7 @@ def search_of(study: Study, results: Path, seconds: float) -> Search:
         trials=study.search.trials,
         seconds=seconds,
         is_transfer=is_transfer,
+        title=str(study.branch),
     )
 
 

@@ -91,7 +91,7 @@ def _curve(work: Work) -> tuple[str, str]:
 
 def _table(console: Console, left: Sequence[Work], workers: int) -> None:
     """A row per search of one curve."""
-    searches = ["search"] if any(work.study.branch.path for work in left) else []
+    searches = ["search"] if any(str(work.study.branch) for work in left) else []
     tokens = left[0].study.tokens_per_example
     headings = (
         "trials",
@@ -106,7 +106,7 @@ def _table(console: Console, left: Sequence[Work], workers: int) -> None:
         plan = work.plan(workers)
         table.add_row(
             f"{work.study.batch_size:,}",
-            *(work.study.branch.path for _ in searches),
+            *(str(work.study.branch) for _ in searches),
             f"{work.trials:,}",
             f"{work.study.last_step:,}",
             short_count(plan.get("tokens", plan["examples"])),

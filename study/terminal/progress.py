@@ -201,8 +201,8 @@ class SweepProgress(Observer):
 
 
 def _place(search: Search) -> str:
-    """The place of a search on its curve: its batch size, and its name if it has one."""
-    return f"{search.batch_size:,}{f', {search.name}' if search.name else ''}"
+    """The place of a search on its curve: its batch size, and its title if it has one."""
+    return f"{search.batch_size:,}{f', {search.title}' if search.title else ''}"
 
 
 def _told(state: State) -> str:

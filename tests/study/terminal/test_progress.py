@@ -50,6 +50,16 @@ def test_steps_count_from_the_first_second(clock):
     assert "batch size 64: 4 done, 4 feasible, 0 infeasible, best 200 steps" in console.export_text()
 
 
+def test_a_search_is_named_for_people(clock):
+    console = Console(record=True, width=200)
+    again = told.search(name="rerun-24", title="reruns of trial 24", trials=1)
+    with SweepProgress(console) as shown:
+        shown.begin(Sweep("", [told.search(trials=1), again]))
+        shown.trial(again, told.state(1, 40, complete=True), told.finished(0))
+        shown.trial(again, told.state(1, 40, complete=True), None)
+    assert "batch size 64, reruns of trial 24: 1 done" in console.export_text()
+
+
 def test_nothing_left_is_no_time_of_picoseconds(clock):
     with SweepProgress(Console(record=True, width=200)) as shown:
         shown.begin(Sweep("", [told.search(trials=1)]))
