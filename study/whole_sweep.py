@@ -247,7 +247,7 @@ class _Told:
         self._observers.begin(Sweep(command, searches))
 
     def trial(self, search: SearchRun, tuner: Tuner, curve: Curve | None) -> None:
-        finished = None if curve is None else finished_of(tuner, curve)
+        finished = None if curve is None else finished_of(tuner, curve, len(tuner.outcomes))
         self._observers.trial(self._search(search.study, search.results), state_of(tuner), finished)
 
     def tick(self, search: SearchRun, steps: Mapping[int, int]) -> None:

@@ -74,6 +74,7 @@ class Finished:
         first_bad_step: the step at which it diverged, or None.
         steps, errors: [E] the evaluations, and metric -> [E] errors, NaN where not measured.
         seconds: `training` and `evaluation`.
+        position: of the trials of its search in the order in which they finished, earlier sweeps included; from 1.
     """
 
     index: int
@@ -84,6 +85,7 @@ class Finished:
     steps: Sequence[int]
     errors: Mapping[str, Sequence[float]]
     seconds: Mapping[str, float]
+    position: int
 
     @property
     def trained(self) -> int:

@@ -36,8 +36,8 @@ def state_of(tuner: Tuner) -> State:
     return State(tuner.done, tuner.feasible, tuner.infeasible, tuner.steps_to_result, complete, lacks)
 
 
-def finished_of(tuner: Tuner, curve: Curve) -> Finished:
-    """A trial whose curve the tuner was told."""
+def finished_of(tuner: Tuner, curve: Curve, position: int) -> Finished:
+    """A trial whose curve the tuner was told; `position`: in the order in which the trials of the search finished."""
     outcome = tuner.outcomes[curve.trial.index]
     return Finished(
         index=curve.trial.index,
@@ -48,4 +48,5 @@ def finished_of(tuner: Tuner, curve: Curve) -> Finished:
         steps=[int(step) for step in curve.steps],
         errors={name: [float(error) for error in errors] for name, errors in curve.errors.items()},
         seconds=dict(curve.seconds),
+        position=position,
     )

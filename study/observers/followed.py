@@ -33,9 +33,9 @@ class Followed:
             if study is None:
                 continue
             tuner, search = Tuner(study, self._known[folder]), search_of(study, results, 0.0)
-            for curve in new:
+            for position, curve in enumerate(new, start=1 + len(self._known[folder]) - len(new)):
                 if curve.trial.index in tuner.outcomes:  # else it is unfinished and is trained again
-                    self._observers.trial(search, state_of(tuner), finished_of(tuner, curve))
+                    self._observers.trial(search, state_of(tuner), finished_of(tuner, curve, position))
 
         for results, study in self._studies[:1]:
             self._observers.tick(search_of(study, results, 0.0), {})

@@ -1,5 +1,8 @@
 """Trackers: a sweep in the tools that people already use. One run a study, its trials as steps, and a table of them.
 
+A step is the position of a trial in the order in which they finished, not its index: TensorBoard drops the points
+before a smaller step, and MLflow takes the value at the largest step for the last one.
+
 Each tracker is a file of this folder with a class `Run`, so that its package is imported only if it is chosen. Files go
 to `tracking/` in the results folder, unless the package's own environment variables name another place.
 """
@@ -33,7 +36,7 @@ class About:
         name, group: for people; the group is the workload.
         settings: plain values that hold for the whole run.
         command: of the sweep.
-        steps: what a step of the run is: `trial`, or `training step` in the run of a trial.
+        steps: what a step of the run is: `finished trials`, or `training step` in the run of a trial.
     """
 
     folder: Path
@@ -42,7 +45,7 @@ class About:
     group: str
     settings: Mapping[str, Any]
     command: str
-    steps: str = "trial"
+    steps: str = "finished trials"
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class Tracker(Observer):
         self._tracker, self._identities, self._trials = tracker, dict(identities), trials
         self._sweep: Sweep | None = None
         self._runs: dict[tuple[Path, str, str, int], Run] = {}
+        self._steps: dict[tuple[Path, str, str, int, str], int] = {}
 
     def begin(self, sweep: Sweep) -> None:
         """Raises ImportError with the cure if the tracker's package is missing."""
@@ -97,7 +101,8 @@ class Tracker(Observer):
             self._runs[key] = self._opened(search)
         prefix = f"{search.name}/" if search.name else ""
         values = _values(search, state, finished)
-        self._runs[key].log(finished.index, {f"{prefix}{name}": value for name, value in values.items()})
+        step = self._steps[search.key] = max(finished.position, self._steps.get(search.key, 0) + 1)
+        self._runs[key].log(step, {f"{prefix}{name}": value for name, value in values.items()})
         if self._trials:
             self._record(search, finished)
 
@@ -144,7 +149,7 @@ class Tracker(Observer):
                 **(result or {}),
             },
             command=self._sweep.command,
-            steps="trial" if trial is None else "training step",
+            steps="finished trials" if trial is None else "training step",
         )
         made: Run = importlib.import_module(f"study.observers.trackers.{self._tracker}").Run(about)
         return made
@@ -155,6 +160,7 @@ def _values(search: Search, state: State, finished: Finished) -> dict[str, float
     errors = [error for error in finished.errors.get(search.metric, ()) if math.isfinite(error)]
     numbers = {name: value for name, value in finished.hyperparameters.items() if isinstance(value, int | float)}
     values = {
+        "trial": finished.index,
         "steps_to_goal": finished.steps_to_goal,
         "best_steps_to_goal": state.best,
         "least_error": min(errors, default=None),

@@ -19,7 +19,7 @@ def search(results: Path = Path("results"), batch_size: int = 64, name: str = ""
 def finished(index: int = 0, steps_to_goal: int | None = 40, **fields: object) -> Finished:
     """A trial that was evaluated at steps 20 and 40; the loss was measured at the second only."""
     errors = {METRIC: [0.5, 0.05 if steps_to_goal else 0.3], "val/loss": [float("nan"), 1.25]}
-    held = {"status": COMPLETE, "first_bad_step": None, "steps": [20, 40], "errors": errors}
+    held = {"status": COMPLETE, "first_bad_step": None, "steps": [20, 40], "errors": errors, "position": index + 1}
     hyperparameters = {"learning_rate": 0.1 + index, "schedule": "cosine"}
     return Finished(index, hyperparameters, steps_to_goal=steps_to_goal, seconds={"training": 2.0}, **(held | fields))
 

@@ -148,7 +148,7 @@ def test_events_are_those_of_the_tuner(make_study, make_curve, tmp_path):
     assert (search.name, search.goal, search.trials) == ("", "val/classification_error < 0.1", 2)
     held = state_of(tuner)
     assert (held.done, held.infeasible, held.best, held.complete, held.lacks) == (1, 1, 30, False, False)
-    found = [finished_of(tuner, curve) for curve in curves]
+    found = [finished_of(tuner, curve, position) for position, curve in enumerate(curves, start=1)]
     assert [(each.index, each.status, each.steps_to_goal, each.trained) for each in found] == [
         (0, "COMPLETE", 30, 30),
         (1, "INFEASIBLE", None, 7),

@@ -87,7 +87,7 @@ def of_wandb(folder: Path) -> tuple[Held, list[list[str]]]:
             record = Record()
             record.ParseFromString(data)
             items = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
-            step = int(float(items.get("trial", items.get("training step", "0"))))
+            step = int(float(items.get("finished trials", items.get("training step", "0"))))
             for key, text in items.items():
                 if isinstance(value := json.loads(text), int | float) and key[:1] != "_":
                     found[name].setdefault(key, {})[step] = value
@@ -160,10 +160,11 @@ def test_a_run_a_study_with_trials_as_steps_and_a_run_a_trial(tracker, tmp_path,
     whole = {name: held for name, held in found.items() if "trial" not in name}
     assert set(whole) == {STUDY, "tiny-momentum-8-identity"}
     study = whole[STUDY]
-    assert study["steps_to_goal"] == {0: 40}
-    assert study["diverged"] == {0: 0, 1: 1}
-    assert study["hyperparameters/learning_rate"] == pytest.approx({0: 0.1, 1: 1.1})
-    assert study["rerun-0/steps_to_goal"] == {0: 40}
+    assert study["trial"] == {1: 0, 2: 1}
+    assert study["steps_to_goal"] == {1: 40}
+    assert study["diverged"] == {1: 0, 2: 1}
+    assert study["hyperparameters/learning_rate"] == pytest.approx({1: 0.1, 2: 1.1})
+    assert study["rerun-0/steps_to_goal"] == {1: 40}
     assert "steps_to_goal" not in whole["tiny-momentum-8-identity"]
     curve = found["tiny-momentum-64-trial-0-identity"]
     assert curve[told.METRIC] == pytest.approx({20: 0.5, 40: 0.05})
@@ -186,7 +187,24 @@ def test_the_runs_of_a_resumed_sweep_go_on(tracker, tmp_path, monkeypatch):
         observer.trial(search, told.state(index + 1, 40), told.finished(index))
         observer.report(Ended([tmp_path]))
     found, _ = READERS[tracker](tmp_path / FOLDER)
-    assert found[STUDY]["steps_to_goal"] == {0: 40, 1: 40}
+    assert found[STUDY]["steps_to_goal"] == {1: 40, 2: 40}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("tracker", [some("tensorboard"), some("mlflow")])
+def test_steps_increase_where_trials_finish_out_of_order(tracker, tmp_path, monkeypatch):
+    """Else `tensorboard` shows only the trials that no trial of smaller index followed."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    written(tmp_path)
+    search = told.search(tmp_path)
+    observer = Tracker(tracker, {tmp_path: "identity"})
+    observer.begin(told.Sweep("command", [search]))
+    for position, (index, steps) in enumerate([(3, 90), (0, None), (2, 30)], start=5):  # four trials are on file
+        observer.trial(search, told.state(position, steps), told.finished(index, steps, position=position))
+    observer.report(Ended([tmp_path]))
+    found, _ = READERS[tracker](tmp_path / FOLDER)
+    assert list(found[STUDY]["trial"].items()) == [(5, 3), (6, 0), (7, 2)]
+    assert found[STUDY]["steps_to_goal"] == {5: 90, 7: 30}
 
 
 def test_a_table_without_empty_columns(tmp_path):
