@@ -35,7 +35,7 @@ def told(jobs: Sequence[Job], console: Console) -> Iterator[Told]:
     chosen: list[Observer] = []
     if jobs[0].track:
         identities = {folder: store.identity(folder) for folder in results}
-        chosen.append(Aside([Tracker(name, identities, jobs[0].track_trials) for name in jobs[0].track], warn))
+        chosen += [Aside(Tracker(name, identities, jobs[0].track_trials), warn) for name in jobs[0].track]
     if jobs[0].notify:
         chosen.append(Notify(jobs[0].notify))
     observers = Told(chosen, warn)

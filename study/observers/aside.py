@@ -1,6 +1,6 @@
-"""Runs observers in a process of the lowest priority, so that they take no time of workers and cannot hold them up.
+"""Runs an observer in a process of the lowest priority, so that it takes no time of workers and cannot hold them up.
 
-python -m study.observers.aside     reads pickled observers, then events, from stdin; writes warnings
+python -m study.observers.aside     reads a pickled observer, then events, from stdin; writes warnings
 to stdout, and an empty line after each event
 """
 
@@ -14,16 +14,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from study import shadowing
-from study.observers.base import Ended, Finished, Guarded, Observer, Search, State, Sweep
+from study.observers.base import Ended, Finished, Guarded, Observer, Search, State, Sweep, name_of
 
 PATIENCE, LONGEST = 120.0, 600.0
-"""Seconds that the end of a sweep waits for the observers: after the last event that they finished, and in all."""
+"""Seconds that the end of a sweep waits for an observer: after the last event that it finished, and in all."""
 LOWEST = 19
 
 
@@ -60,18 +60,17 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 class Aside(Observer):
-    """Passes all events but ticks on to observers in another process. Starts it at the first event, and never waits
-    for it before the end of the sweep.
+    """Passes all events but ticks on to an observer in another process, of its own, so that one that hangs holds up no
+    other. Starts it at the first event, and never waits for it before the end of the sweep.
 
     Arguments:
-        observers: they must be picklable.
+        observer: must be picklable.
         warn: shows a warning.
     """
 
-    name = "the process of the trackers"
-
-    def __init__(self, observers: Sequence[Observer], warn: Callable[[str], None]) -> None:
-        self._observers, self._warn = list(observers), warn
+    def __init__(self, observer: Observer, warn: Callable[[str], None]) -> None:
+        self.name = f"the process of {name_of(observer)}"
+        self._observer, self._warn = observer, warn
         self._events: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
         self._threads: list[threading.Thread] = []
@@ -83,14 +82,14 @@ class Aside(Observer):
             for work, pipe in ((self._send, self._process.stdin), (self._listen, self._process.stdout)):
                 self._threads.append(threading.Thread(target=work, args=(pipe,), daemon=True))
                 self._threads[-1].start()
-            self._put(self._observers)
+            self._put(self._observer)
         self._put(("begin", sweep))
 
     def trial(self, search: Search, state: State, finished: Finished | None) -> None:
         self._put(("trial", search, state, finished))
 
     def report(self, ended: Ended) -> None:
-        """Wait until the observers have everything. Raises TimeoutError if they take too long."""
+        """Wait until the observer has everything. Raises TimeoutError if it takes too long."""
         if self._process is None:
             return
         self._put(("report", ended))
@@ -137,7 +136,7 @@ class Aside(Observer):
 
 
 def main() -> None:
-    """Run the observers until stdin ends. Packages that print do not reach the pipe of the warnings."""
+    """Run the observer until stdin ends. Packages that print do not reach the pipe of the warnings."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -145,15 +144,15 @@ def main() -> None:
     def warn(text: str) -> None:
         answers.write(f"{text}\n")
 
-    observers: Mapping[str, Callable[..., None]] | None = None
+    events: Mapping[str, Callable[..., None]] | None = None
     with suppress(EOFError):
         while True:
             event = pickle.load(sys.stdin.buffer)
-            if observers is None:
-                guarded = Guarded(event, warn)
-                observers = {name: getattr(guarded, name) for name in ("begin", "trial", "report")}
+            if events is None:
+                guarded = Guarded([event], warn)
+                events = {name: getattr(guarded, name) for name in ("begin", "trial", "report")}
             else:
-                observers[event[0]](*event[1:])
+                events[event[0]](*event[1:])
             answers.write("\n")  # a sign of life
 
 

@@ -166,10 +166,11 @@ class Guarded(Observer):
                 getattr(observer, event)(*arguments)
             except Exception as error:
                 self._observers.remove(observer)
-                self._warn(f"{_name(observer)} failed, and the sweep goes on without it: {_reason(error)}")
+                self._warn(f"{name_of(observer)} failed, and the sweep goes on without it: {_reason(error)}")
 
 
-def _name(observer: Observer) -> str:
+def name_of(observer: Observer) -> str:
+    """What a warning calls an observer."""
     return str(getattr(observer, "name", type(observer).__name__))
 
 

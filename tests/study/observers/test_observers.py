@@ -77,7 +77,7 @@ def test_one_that_fails_is_left_out_with_one_warning(at):
 def test_another_process_of_the_lowest_priority_takes_its_time(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(told.__file__).parents[2]), prepend=os.pathsep)
     warned: list[str] = []
-    observer = Aside([told.Lasting(tmp_path / "notes", 0.1)], warned.append)
+    observer = Aside(told.Lasting(tmp_path / "notes", 0.1), warned.append)
     start = time.monotonic()
     told.tell(observer, tmp_path)
     assert time.monotonic() - start < 0.3 or not (tmp_path / "notes").exists()  # nothing waited for the trials
@@ -100,10 +100,10 @@ def test_a_process_that_hangs_or_dies_is_one_warning(tmp_path, monkeypatch, brok
     for name, value in broken.items():
         monkeypatch.setattr(aside, name, value)
     warned: list[str] = []
-    guarded = Guarded([Aside([Observer()], warned.append)], warned.append)
+    guarded = Guarded([Aside(Observer(), warned.append)], warned.append)
     told.tell(guarded, tmp_path)
     guarded.report(Ended([tmp_path]))
-    assert warned == [f"the process of the trackers failed, and the sweep goes on without it: {said}"]
+    assert warned == [f"the process of Observer failed, and the sweep goes on without it: {said}"]
 
 
 def dead():

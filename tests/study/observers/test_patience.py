@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 from helpers.observers import told
+from rich.console import Console
 
+from study.command_line import observers
+from study.config.jobs import parse_jobs
 from study.observers import aside
 from study.observers.aside import Aside
 from study.observers.base import Ended
@@ -20,7 +23,7 @@ def test_they_have_time_while_they_finish_events(tmp_path, monkeypatch, patience
     monkeypatch.setenv("PYTHONPATH", str(Path(told.__file__).parents[2]), prepend=os.pathsep)
     monkeypatch.setattr(aside, "PATIENCE", patience)
     monkeypatch.setattr(aside, "LONGEST", longest)
-    observer = Aside([told.Lasting(tmp_path / "notes", 0.01)], [].append)
+    observer = Aside(told.Lasting(tmp_path / "notes", 0.01), [].append)
     told.tell(observer, tmp_path)
     if waits:
         observer.report(Ended([tmp_path]))
@@ -28,3 +31,18 @@ def test_they_have_time_while_they_finish_events(tmp_path, monkeypatch, patience
     else:
         with pytest.raises(TimeoutError, match="it had not finished 0 s after the sweep"):
             observer.report(Ended([tmp_path]))
+
+
+def test_a_tracker_that_hangs_holds_up_no_other(tmp_path, monkeypatch, capsys):
+    """MLflow tries a server that does not answer again for four minutes."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(told.__file__).parents[2]), prepend=os.pathsep)
+    monkeypatch.setattr(aside, "PATIENCE", 5.0)
+    monkeypatch.setattr(aside, "LOWEST", 0)
+    seconds = {"mlflow": 600.0, "wandb": 0.01}
+    monkeypatch.setattr(observers, "Tracker", lambda name, *_: told.Lasting(tmp_path / name, seconds[name]))
+    jobs = parse_jobs(["batch_size=64", "track=[mlflow,wandb]", f"results={tmp_path}"])
+    with observers.told(jobs, Console(width=200)) as both:
+        told.tell(both, tmp_path)
+    assert len((tmp_path / "wandb").read_text().splitlines()) == 5
+    assert not (tmp_path / "mlflow").exists()
+    assert capsys.readouterr().out.count("failed, and the sweep goes on without it: it had not finished") == 1

@@ -152,7 +152,7 @@ def test_a_run_a_study_with_trials_as_steps_and_a_run_a_trial(tracker, tmp_path,
     monkeypatch.setenv("HOME", str(tmp_path))
     written(tmp_path)
     warned: list[str] = []
-    observer = Aside([Tracker(tracker, {tmp_path: "identity"}, trials=True)], warned.append)
+    observer = Aside(Tracker(tracker, {tmp_path: "identity"}, trials=True), warned.append)
     told.tell(observer, tmp_path)
     observer.report(Ended([tmp_path]))
     assert warned == []
@@ -182,7 +182,7 @@ def test_the_runs_of_a_resumed_sweep_go_on(tracker, tmp_path, monkeypatch):
     written(tmp_path)
     search = told.search(tmp_path)
     for index in range(2):
-        observer = Aside([Tracker(tracker, {tmp_path: "identity"})], pytest.fail)
+        observer = Aside(Tracker(tracker, {tmp_path: "identity"}), pytest.fail)
         observer.begin(told.Sweep("command", [search]))
         observer.trial(search, told.state(index + 1, 40), told.finished(index))
         observer.report(Ended([tmp_path]))
