@@ -35,7 +35,9 @@ def told(jobs: Sequence[Job], console: Console) -> Iterator[Told]:
     chosen: list[Observer] = []
     if jobs[0].track:
         identities = {folder: store.identity(folder) for folder in results}
-        chosen += [Aside(Tracker(name, identities, jobs[0].track_trials), warn) for name in jobs[0].track]
+        studies = [(job.results, job.study.name, job.study.series, job.study.batch_size) for job in jobs]
+        trackers = [Tracker(name, identities, jobs[0].track_trials, studies) for name in jobs[0].track]
+        chosen += [Aside(tracker, warn) for tracker in trackers]
     if jobs[0].notify:
         chosen.append(Notify(jobs[0].notify))
     observers = Told(chosen, warn)

@@ -91,7 +91,10 @@ class Aside(Observer):
     def report(self, ended: Ended) -> None:
         """Wait until the observer has everything. Raises TimeoutError if it takes too long."""
         if self._process is None:
-            return
+            if ended.interrupted or ended.error is not None or not self._observer.has_left:
+                return
+            self.begin(Sweep("", ()))
+        assert self._process is not None
         self._put(("report", ended))
         self._events.put(None)
         with suppress(OSError):  # the workers are done; only a privileged user may raise a priority

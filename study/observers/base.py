@@ -125,6 +125,11 @@ class Ended:
 class Observer:
     """Is told of a sweep. Every method does nothing here."""
 
+    @property
+    def has_left(self) -> bool:
+        """True if it must be told of the end of a sweep that trained nothing, because it missed an earlier one."""
+        return False
+
     def begin(self, sweep: Sweep) -> None:
         """Training starts. A sweep that goes on after a look at its intervals begins again."""
 

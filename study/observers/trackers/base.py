@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from study.observers.base import Ended, Finished, Observer, Search, State, Sweep
+from study.observers.trackers.unfinished import add, remove, unfinished
 
 FOLDER = "tracking"
 """Folder in a results folder for the files of trackers."""
@@ -46,6 +47,10 @@ class About:
     settings: Mapping[str, Any]
     command: str
     steps: str = "finished trials"
+
+
+Study = tuple[Path, str, str, int]
+"""A results folder, and the workload, optimizer and batch size of a study."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +83,26 @@ class Tracker(Observer):
         tracker: the name of its file in this folder.
         identities: results folder -> its identifier, the same whenever the sweep is resumed.
         trials: also one run a trial, with its learning curves.
+        studies: (results folder, workload, optimizer, batch size) of each study that is complete when the sweep ends.
     """
 
-    def __init__(self, tracker: str, identities: Mapping[Path, str], trials: bool = False) -> None:
+    def __init__(
+        self,
+        tracker: str,
+        identities: Mapping[Path, str],
+        trials: bool = False,
+        studies: Sequence[Study] = (),
+    ) -> None:
         self.name = f"track={tracker}"
         self._tracker, self._identities, self._trials = tracker, dict(identities), trials
         self._sweep: Sweep | None = None
-        self._runs: dict[tuple[Path, str, str, int], Run] = {}
+        self._studies = tuple(studies)
+        self._runs: dict[Study, Run] = {}
         self._steps: dict[tuple[Path, str, str, int, str], int] = {}
+
+    @property
+    def has_left(self) -> bool:
+        return bool(self._left())
 
     def begin(self, sweep: Sweep) -> None:
         """Raises ImportError with the cure if the tracker's package is missing."""
@@ -108,12 +125,29 @@ class Tracker(Observer):
 
     def report(self, ended: Ended) -> None:
         failed = ended.interrupted or ended.error is not None
+        if not failed:
+            self._runs |= {study: self._open(about) for study, about in self._left().items()}
         for (results, *study), run in self._runs.items():
             table = None if failed else trials_of(results, [str(each) for each in study])
             if table is not None:
                 run.table("trials", table)
             run.end(failed)
+            if not failed:
+                remove(results / FOLDER, self._tracker, [self._identity(results, study)])
         self._runs.clear()
+
+    def _left(self) -> dict[Study, About]:
+        """The studies of this sweep whose run an earlier sweep opened and did not end well."""
+        found = {}
+        for study in self._studies:
+            results, *rest = study
+            about = unfinished(results / FOLDER, self._tracker).get(self._identity(results, rest))
+            if about is not None and study not in self._runs:
+                found[study] = About(results / FOLDER, **about)
+        return found
+
+    def _identity(self, results: Path, parts: Sequence[object]) -> str:
+        return "-".join([*map(str, parts), self._identities[results][:8]])
 
     def _record(self, search: Search, finished: Finished) -> None:
         """One run with the learning curves of a trial."""
@@ -130,14 +164,14 @@ class Tracker(Observer):
     def _opened(self, search: Search, trial: int | None = None, result: Mapping[str, Any] | None = None) -> Run:
         """The run of a study, or of one trial of a search."""
         assert self._sweep is not None
-        study = [search.workload, search.optimizer, str(search.batch_size)]
+        study: list[object] = [search.workload, search.optimizer, search.batch_size]
         name = f"{search.optimizer}, batch size {search.batch_size:,}"
         if trial is not None:
             study += [*filter(None, [search.name.replace("/", "-")]), f"trial-{trial}"]
             name = ", ".join([name, *filter(None, [search.name]), f"trial {trial}"])
         about = About(
             folder=search.results / FOLDER,
-            identity="-".join([*study, self._identities[search.results][:8]]),
+            identity=self._identity(search.results, study),
             name=name,
             group=search.workload,
             settings={
@@ -151,6 +185,11 @@ class Tracker(Observer):
             command=self._sweep.command,
             steps="finished trials" if trial is None else "training step",
         )
+        if trial is None:
+            add(about.folder, self._tracker, {name: held for name, held in vars(about).items() if name != "folder"})
+        return self._open(about)
+
+    def _open(self, about: About) -> Run:
         made: Run = importlib.import_module(f"study.observers.trackers.{self._tracker}").Run(about)
         return made
 

@@ -191,6 +191,29 @@ def test_the_runs_of_a_resumed_sweep_go_on(tracker, tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("tracker", [some(tracker) for tracker in READERS])
+def test_a_resumed_sweep_ends_the_runs_of_studies_that_were_complete(tracker, tmp_path, monkeypatch):
+    """Else they count as failed for ever, and lack their table."""
+    for name in ("MLFLOW_TRACKING_URI", "WANDB_MODE", "WANDB_API_KEY", "TRACKIO_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    search = told.search(tmp_path)
+    first = Tracker(tracker, {tmp_path: "identity"}, studies=[search.key[:4]])
+    first.begin(told.Sweep("command", [search]))
+    first.trial(search, told.state(1, 40), told.finished())
+    first.report(Ended([tmp_path], interrupted=True))
+    written(tmp_path)
+    warned: list[str] = []
+    resumed = Aside(Tracker(tracker, {tmp_path: "identity"}, studies=[search.key[:4]]), warned.append)
+    resumed.report(Ended([tmp_path]))  # everything is on file: it is never told of a begin
+    assert warned == []
+    found, rows = READERS[tracker](tmp_path / FOLDER)
+    assert set(found) == {STUDY}
+    assert rows[0] == ["trial", "status", "steps_to_goal"]
+    assert not Tracker(tracker, {tmp_path: "identity"}, studies=[search.key[:4]]).has_left
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("tracker", [some("tensorboard"), some("mlflow")])
 def test_steps_increase_where_trials_finish_out_of_order(tracker, tmp_path, monkeypatch):
     """Else `tensorboard` shows only the trials that no trial of smaller index followed."""
