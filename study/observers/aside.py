@@ -139,16 +139,21 @@ class Aside(Observer):
 
 
 def main() -> None:
-    """Run the observer until stdin ends. Packages that print do not reach the pipe of the warnings."""
+    """Run the observer until stdin ends; if the sweep ended without a word, because it was killed, it is interrupted.
+
+    Packages that print do not reach the pipe of the warnings.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
     def warn(text: str) -> None:
-        answers.write(f"{text}\n")
+        with suppress(OSError):
+            answers.write(f"{text}\n")
 
     events: Mapping[str, Callable[..., None]] | None = None
-    with suppress(EOFError):
+    ended = False
+    try:
         while True:
             event = pickle.load(sys.stdin.buffer)
             if events is None:
@@ -156,7 +161,14 @@ def main() -> None:
                 events = {name: getattr(guarded, name) for name in ("begin", "trial", "report")}
             else:
                 events[event[0]](*event[1:])
-            answers.write("\n")  # a sign of life
+                ended = event[0] == "report"
+            with suppress(OSError):  # the sweep was killed, and events are left
+                answers.write("\n")  # a sign of life
+    except EOFError:
+        pass
+    finally:
+        if events is not None and not ended:
+            events["report"](Ended((), interrupted=True))
 
 
 if __name__ == "__main__":

@@ -44,6 +44,17 @@ def tell(observer: Observer, results: Path) -> None:
     observer.trial(other, state(1), finished(0, None))
 
 
+class Ending(Observer):
+    """Notes in a file how the sweep ended."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def report(self, ended):
+        with self.file.open("a") as file:
+            file.write(f"interrupted: {ended.interrupted}\n")
+
+
 class Lasting(Observer):
     """Notes its process and its priority in a file, and takes a while at each trial."""
 

@@ -1,6 +1,8 @@
 """The end of a sweep waits for trackers as long as they get on."""
 
 import os
+import pickle
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from study.command_line import observers
 from study.config.jobs import parse_jobs
 from study.observers import aside
 from study.observers.aside import Aside
-from study.observers.base import Ended
+from study.observers.base import Ended, Sweep
 
 
 @pytest.mark.parametrize(
@@ -46,3 +48,13 @@ def test_a_tracker_that_hangs_holds_up_no_other(tmp_path, monkeypatch, capsys):
     assert len((tmp_path / "wandb").read_text().splitlines()) == 5
     assert not (tmp_path / "mlflow").exists()
     assert capsys.readouterr().out.count("failed, and the sweep goes on without it: it had not finished") == 1
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["killed", "ended"])
+def test_they_are_told_of_the_end_of_a_sweep_that_is_killed(tmp_path, monkeypatch, ends):
+    """Else MLflow's run goes on for ever and lacks the trials of the last writing."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(told.__file__).parents[2]), prepend=os.pathsep)
+    events = [told.Ending(tmp_path / "notes"), ("begin", Sweep("", ())), *[("report", Ended([tmp_path]))] * ends]
+    process = aside.process("study.observers.aside", pipe=subprocess.PIPE)
+    process.communicate(b"".join(map(pickle.dumps, events)))
+    assert (tmp_path / "notes").read_text() == f"interrupted: {not ends}\n"
