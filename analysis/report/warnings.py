@@ -255,7 +255,8 @@ def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     before = int(steps_to_result.outcomes(study, goal)["step_before"][row["trial"]])
     if steps_to_result.met_at_once(study, goal):
         text = "the goal was met at the first evaluation, perhaps earlier"
-        yield _about("coarse", study, goal, text, "lower evaluation.first to see when")
+        cure = "have the script write its first metrics earlier" if study.is_command else "lower evaluation.first"
+        yield _about("coarse", study, goal, text, f"{cure} to see when")
     elif before < COARSEST * steps and steps - before > 1:
         text = "the goal was met at step {}, and the evaluation before it was at step {}"
         cure = "lower evaluation.ratio" + ("" if goal.metric.startswith("val/") else " or evaluation.every")

@@ -143,15 +143,19 @@ def _missed(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None
 
 
 def _bounded(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None:
-    """An earlier first evaluation where steps are only an upper bound. It asks another question, too."""
+    """An earlier first evaluation where steps are only an upper bound. It asks another question, too. A script of the
+    user evaluates when it likes; once it has changed, it needs another folder."""
     found = (tuned.points(curve) for _, curve in steps.groupby(CURVE))
     sizes = sorted({size for points in found for size, point in points.items() if np.isnan(point)})
     if not sizes:
         return None
-    advice = f"evaluate earlier, because the goal was met at the first evaluation at {batch_sizes(sizes)}"
-    first = studies[0].question["evaluation"]["first"] / EARLIER
+    why = f"because the goal was met at the first evaluation at {batch_sizes(sizes)}"
     units = {study.key: float(trainings(_search(study))) for study in studies}
-    return _Change(advice, {"evaluation.first": f"{first:.2g}", "results": _folder(studies, "earlier")}, units)
+    another = {"results": _folder(studies, "earlier")}
+    if studies[0].is_command:
+        return _Change(f"have the script write its first metrics earlier, {why}, and sweep again", another, units)
+    first = studies[0].question["evaluation"]["first"] / EARLIER
+    return _Change(f"evaluate earlier, {why}", {"evaluation.first": f"{first:.2g}", **another}, units)
 
 
 def _folder(studies: Sequence[StudyData], suffix: str) -> str:

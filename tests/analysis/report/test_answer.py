@@ -12,7 +12,7 @@ from analysis.counting import Goal
 from analysis.estimates import headlines, verdicts
 from analysis.estimates.pairs import ALL, ONE
 from analysis.labels import goal_text
-from analysis.load import load_study
+from analysis.load import load, load_study
 from analysis.report import build
 from analysis.report.answer import Answer, answers
 from analysis.report.answer.finding import finding
@@ -245,6 +245,26 @@ def test_the_next_step_and_its_cost(proposed, ends, advice, seconds):
     assert found.seconds == pytest.approx(seconds)  # 2.5 s a trial, one worker
     assert found.command == ""  # these studies have no command on record
     assert (found.known == "") == (advice.startswith("double"))
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "advice", "overrides", "cure"),
+    [
+        ("plain", "evaluate earlier, because ", ["evaluation.first=0.001"], "lower evaluation.first to see when"),
+        ("command", "have the script write its first metrics earlier, because ", [], "have the script write its first"),
+    ],
+)
+def test_a_script_is_to_evaluate_earlier_by_itself(sweep, arithmetic, advice, overrides, cure):
+    folder = sweep({8: [40] * 8, 64: [100] * 8}, evaluation=Evaluation(), arithmetic=arithmetic)
+    studies = list(load(folder))
+    for study in studies:
+        study.provenance[-1]["command"] = "python -m study sweep"
+    data = build.read([folder])
+    steps, limits, cost = (data.tables[name] for name in ("steps_to_result", "scaling", "cost"))
+    found = next_step(studies, steps, limits, cost)
+    assert found.advice.startswith(advice)
+    assert sorted(found.command.split()[4:]) == sorted([*overrides, f"results={folder}-earlier"])
+    assert [said for said in data.warnings if cure in said]
 
 
 def test_imported_trials_have_no_next_step():
