@@ -107,6 +107,7 @@ def check_model(study: Study, workload: Workload, inputs: Tree, targets: Tree) -
         loss = values_of(study, "loss", loss_of(study, workload), outputs, targets, few)
     if not loss.requires_grad:
         raise UsageError(f"{study.name}'s loss depends on no trained parameter; look for detach(), argmax and no_grad.")
+    _check_through_outputs(study, workload, inputs, outputs, targets, layout)
     with calling(study, "gradient", f"of {few}"):
         loss.mean().backward()
     sparse = [name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.is_sparse]
@@ -116,6 +117,31 @@ def check_model(study: Study, workload: Workload, inputs: Tree, targets: Tree) -
             "out sparse=True."
         )
     return layout
+
+
+def _check_through_outputs(
+    study: Study, workload: Workload, inputs: Tree, outputs: Any, targets: Tree, layout: torch.memory_format
+) -> None:
+    """Raise UsageError if the loss depends on parameters of the model that it does not get with the outputs, such as a
+    penalty on weights that `model()` kept: fused trials compute with other tensors."""
+
+    def loss(outputs: Any) -> Tensor:
+        detached = trees.mapped(lambda each: each.detach().clone(), outputs)
+        with generators.seeded(0), calling(study, "loss", f"of {described(inputs, targets)}"):
+            return loss_of(study, workload)(detached, trees.cloned(targets))
+
+    if not loss(outputs).requires_grad:
+        return
+    model = built(study, workload).train()  # a workload that keeps its model now keeps this one
+    found = loss(computed(study, model, inputs, layout))
+    named = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    gradients = torch.autograd.grad(found.sum(), [*named.values()], allow_unused=True)
+    if reached := [name for name, gradient in zip(named, gradients, strict=True) if gradient is not None]:
+        raise UsageError(
+            f"{study.name}'s loss must depend on the model through its outputs alone, but it reaches the parameter "
+            f"{reached[0]} by another way, which fused trials would leave out; for a penalty on weights choose an "
+            "optimizer with weight_decay, or let forward return it beside its outputs, once for each example."
+        )
 
 
 def check_evaluation(

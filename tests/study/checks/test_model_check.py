@@ -188,3 +188,50 @@ def test_names_of_errors_and_metrics(make_study, members, said):
     few = torch.randn(8, 6), torch.arange(8) % 2
     with refused(said):
         check_evaluation(make_study(), workload, *few, CONTIGUOUS, [8])
+
+
+class Keeping(Made):
+    """A workload whose loss sees the last model that was made."""
+
+    def __init__(self, added, build=Model):
+        super().__init__(self.kept)
+        self.added, self.build, self.other = added, build, nn.Linear(2, 2)
+
+    def kept(self):
+        self.last = self.build()
+        return self.last
+
+    def loss(self, outputs, targets):
+        return self.added(self, outputs, targets)
+
+
+def penalty(model):
+    return sum(each.square().sum() for each in model.parameters())
+
+
+def cross_entropy(outputs, targets):
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+KEPT = {
+    "penalty": (lambda w, o, t: cross_entropy(o, t) + penalty(w.last), "reaches the parameter layer.weight .*weight_d"),
+    "head": (lambda w, o, t: cross_entropy(o @ w.last.layer.weight[:, :2], t), "through its outputs alone, .* fused"),
+    "constant": (lambda w, o, t: cross_entropy(o, t) + penalty(w.last).detach(), None),
+    "another module": (lambda w, o, t: (w.other(o) - w.other(F.one_hot(t, 2).float())).square().mean(1), None),
+}
+
+
+@pytest.mark.parametrize(("loss", "said"), KEPT.values(), ids=KEPT)
+def test_a_loss_that_reaches_parameters_without_the_outputs_is_refused(make_study, loss, said):
+    """Fused trials left such a penalty out: a goal was reached that no training with the penalty reaches."""
+    few = torch.randn(8, 6), torch.arange(8) % 2
+    with refused(said):
+        check_model(make_study(), Keeping(loss), *few)
+
+
+def test_a_penalty_beside_the_outputs_is_no_such_loss(make_study):
+    def build():
+        return Model(lambda self, y: (y, penalty(self).expand(len(y))))
+
+    few = torch.randn(8, 6), torch.arange(8) % 2
+    check_model(make_study(), Keeping(lambda w, o, t: cross_entropy(o[0], t) + o[1], build), *few)
