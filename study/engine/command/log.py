@@ -17,6 +17,8 @@ from study.errors import Failed
 
 STEP = "step"
 SPLITS = ("train/", "val/", "test/")
+EMPTY = ("", "none", "null", "na", "n/a", "-", "<na>")
+"""Texts, in lower case, for a metric that was not measured."""
 
 
 class MetricLog:
@@ -61,7 +63,7 @@ class MetricLog:
         """Read the lines that are new. A last line without its line break is waited for, unless the script has `ended`.
 
         Raises:
-            Failed: a line cannot be read, or has no step.
+            Failed: a line cannot be read, has no step, or has something else than a number as the goal's metric.
         """
         try:
             with self.path.open("rb") as file:
@@ -89,6 +91,12 @@ class MetricLog:
         for name, value in values.items():
             if name.startswith(SPLITS) and (number := _number(value)) is not None:
                 row[name] = number
+            elif name == self.metric and value is not None and str(value).strip().lower() not in EMPTY:
+                raise self._failed(
+                    f"must have a number as {name}, the goal's metric, such as 0.25, or nan if it diverged (of a "
+                    "tensor, write .item())",
+                    line,
+                )
 
     def _parsed(self, line: str) -> Mapping[str, Any] | None:
         """The values of a line by name; None for the header of a CSV file, which a restarted script may repeat.

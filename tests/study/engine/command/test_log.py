@@ -29,3 +29,28 @@ def test_lines_are_counted_however_often_the_file_is_read(tmp_path, chunks, numb
         file.write(chunks[-1])
     with pytest.raises(Failed, match=rf"^line {number} of "):
         log.read()
+
+
+NO_NUMBERS = [
+    "step,val/loss\n5,0.9\n10,tensor(0.35)\n",
+    "step,val/loss\n5,0.9\n10,12.3%\n",
+    'step,val/loss\n5,0.9\n10,"0,35"\n',
+    "step,val/loss\n5,0.9\n10,-nan(ind)\n",
+    '{"step": 5}\n{"step": 5}\n{"step": 10, "val/loss": [0.35]}\n',
+]
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS)
+def test_a_goal_metric_that_is_no_number_is_refused(tmp_path, text):
+    """Not taken for a cell that was not measured: a trial that diverged would count as feasible."""
+    (tmp_path / "metrics").write_text(text)
+    with pytest.raises(Failed, match=r"^line 3 of .*metrics must have a number as val/loss, .*\.item\(\)\), but got "):
+        MetricLog(tmp_path / "metrics", "val/loss").read()
+
+
+@pytest.mark.parametrize("empty", ["", " ", "None", "null", "NA", "-"])
+def test_an_empty_cell_was_not_measured(tmp_path, empty):
+    (tmp_path / "metrics").write_text(f"step,val/loss,val/note\n5,0.9,best\n10,{empty},best\n")
+    log = MetricLog(tmp_path / "metrics", "val/loss")
+    log.read()
+    assert log.rows == {5: {"val/loss": 0.9}, 10: {}}
