@@ -11,6 +11,16 @@ OF_EXAMPLES = ("classification_error", "cross_entropy_error")
 """Those among them that are a mean over examples: a part of the examples gives a lower bound."""
 AS_ERRORS = {"average_precision": "average_precision_error"}
 """Metric for which larger is better -> name of the error, 1 - metric, that is stored instead."""
+GROWING = (
+    "accuracy",
+    "acc",
+    "top1_accuracy",
+    "balanced_accuracy",
+    "binary_accuracy",
+    "categorical_accuracy",
+    *AS_ERRORS,
+)
+"""Names of metrics that grow as a model improves, so that a goal below a threshold on them is met at once or never."""
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"  # a regular expression
 _GOAL = re.compile(rf"(?P<metric>(?:train|val|test)/\w+)\s*<\s*(?P<threshold>{NUMBER})")
 

@@ -4,6 +4,7 @@ import os
 import shutil
 
 from analysis.labels import listed
+from study.checks.goal import check_falls
 from study.devices.placement import Placement
 from study.engine.command.environment import search_path
 from study.errors import UsageError
@@ -14,8 +15,9 @@ from workloads.suggest import suggest
 
 
 def check_command(study: Study, command: Command, placement: Placement) -> None:
-    """Raise UsageError unless each placeholder has a value, each tuned hyperparameter has a placeholder, and no
-    setting is given that a command ignores."""
+    """Raise UsageError unless each placeholder has a value, each tuned hyperparameter has a placeholder, no
+    setting is given that a command ignores, and the goal is on an error."""
+    check_falls(study.goal)
     _check_placeholders(study, command)
     where = f"{study.name} trains by a command"
     for key, given, cure in (

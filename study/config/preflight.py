@@ -14,6 +14,7 @@ from study.checks.calling import FEW, calling, in_the_loss
 from study.checks.command import check_command, check_engine, check_program
 from study.checks.data import check_fresh_data, check_splits
 from study.checks.functions import check_functions
+from study.checks.goal import check_falls
 from study.checks.model import check_apart, check_evaluation, check_model, first, mixture
 from study.checks.padding import check_padding
 from study.checks.state import State, stateful
@@ -354,6 +355,7 @@ def check_names(study: Study, workload: Workload) -> None:
     measured = measured_names(study, workload)
     if study.goal.metric not in measured:
         raise UsageError(f"{study.name} does not measure {study.goal.metric!r}{suggest(study.goal.metric, measured)}")
+    check_falls(study.goal)
     if not study.evaluation.exact and study.goal.error not in workload.errors:
         raise UsageError(
             f"evaluation.exact=false needs an error of each example, but {study.goal.error} of {study.name} is a "

@@ -33,6 +33,13 @@ SETTINGS = {
 }
 
 
+ACCURACIES = {
+    "goal=val/accuracy < 0.9": "got val/accuracy < 0.9, and accuracy grows; measure 1 - accuracy as val/classif",
+    "goal=test/acc < 90": "got test/acc < 90, and acc grows; .* as test/classification_error, from 0 to 1, and give",
+    "goal=val/average_precision < 0.3": "measure 1 - average_precision as val/average_precision_error",
+}
+
+
 def refused(folder, said, command, *overrides):
     asked = [*ASKED, f"workload.command='{command}'", f"results={folder / 'results'}", *overrides]
     with pytest.raises(UsageError, match=said):
@@ -48,6 +55,12 @@ def test_what_no_command_can_be_is_refused(tmp_path, command, said):
 @pytest.mark.parametrize(("override", "said"), SETTINGS.items())
 def test_settings_that_a_command_ignores_are_refused(tmp_path, override, said):
     refused(tmp_path, said, f"{NEEDED} {{learning_rate}}", override)
+
+
+@pytest.mark.parametrize(("goal", "said"), ACCURACIES.items())
+def test_goals_below_an_accuracy_are_refused(tmp_path, goal, said):
+    """An untrained model met them at its first evaluation, at every batch size."""
+    refused(tmp_path, said, f"{NEEDED} {{learning_rate}}", goal, "stopping=budget")
 
 
 def test_the_engine_may_be_named_for_commands_alone(tmp_path):
