@@ -66,7 +66,10 @@ def test_a_model_that_seeds_the_generator_starts_every_trial_from_the_same_weigh
             lambda: nn.BatchNorm1d(10),
             "model cannot be computed of 1 example, .* Expected more than 1 value per channel",
         ),
-        (lambda: lambda y: y.squeeze(), r"number per example, of shape \[1\] for 1 of them, but got float32 \[\]"),
+        (
+            lambda: lambda y: y.squeeze(),
+            r"number per example, of shape \[1\] for 1 of them, but got float32 \[\]; take",
+        ),
     ],
 )
 def test_models_that_cannot_be_trained_on_one_example(tmp_path, monkeypatch, after, said):
@@ -82,7 +85,10 @@ def test_models_that_cannot_be_trained_on_one_example(tmp_path, monkeypatch, aft
         (lambda self, outputs, targets: None, "loss must be a number per example, .* but got a NoneType"),
         (lambda self, outputs, targets: 0.5, "but got a float"),
         (lambda self, outputs, targets: outputs**2, r"loss must be a number per example.*\[8\].*\[8, 10\]"),
-        (lambda self, outputs, targets: outputs.mean(), r"loss must be a number per example.*\[8\].*\[\]"),
+        (
+            lambda self, outputs, targets: outputs.mean(),
+            r"loss must be a number per .*\[8\].*\[\]; do not .*reduction='none'",
+        ),
         (lambda self, outputs, targets: outputs.argmax(1).float(), "depends on no trained parameter"),
         (lambda self, outputs, targets: outputs.nope, r"AttributeError: .*'nope' \(.*.*_check.py, line \d+: .*\)"),
         (lambda self, outputs, targets, margin: outputs.mean(1), "'margin'; `hyperparameters` must name .* a default"),
