@@ -11,16 +11,22 @@ OF_EXAMPLES = ("classification_error", "cross_entropy_error")
 """Those among them that are a mean over examples: a part of the examples gives a lower bound."""
 AS_ERRORS = {"average_precision": "average_precision_error"}
 """Metric for which larger is better -> name of the error, 1 - metric, that is stored instead."""
-GROWING = (
+ACCURACIES: tuple[str, ...] = (
     "accuracy",
     "acc",
+    "top1",
+    "top_1",
+    "acc1",
+    "acc_1",
     "top1_accuracy",
-    "balanced_accuracy",
-    "binary_accuracy",
-    "categorical_accuracy",
-    *AS_ERRORS,
+    "accuracy_top1",
+    "acc_top1",
 )
-"""Names of metrics that grow as a model improves, so that a goal below a threshold on them is met at once or never."""
+ACCURACIES += ("categorical_accuracy", "sparse_categorical_accuracy", "binary_accuracy")
+"""Names of metrics that are 1 - classification error."""
+GROWING = (*ACCURACIES, *AS_ERRORS, "balanced_accuracy", "top5_accuracy", "accuracy_top5", "f1", "f1_score")
+GROWING += ("auc", "auroc", "roc_auc", "r2", "r2_score", "precision", "recall", "iou", "miou", "dice", "exact_match")
+"""Names of metrics that grow to 1 as a model improves, so that a goal below a threshold on them is met at once."""
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"  # a regular expression
 _GOAL = re.compile(rf"(?P<metric>(?:train|val|test)/\w+)\s*<\s*(?P<threshold>{NUMBER})")
 

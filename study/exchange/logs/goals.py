@@ -11,25 +11,13 @@ import pandas as pd
 
 from analysis.counting import AS_ERRORS, NUMBER, Goal
 from analysis.labels import counted
+from analysis.question.goals import ACCURACIES
 from study.exchange.importing import ImportRefused
 from study.exchange.logs import names
 from study.exchange.logs.long_frame import Log
 
 _GOAL = re.compile(rf"(?:(?P<pattern>[^<>:]*):)?\s*(?P<metric>[^<>:]+?)\s*(?P<sign>[<>])\s*(?P<threshold>{NUMBER})\s*")
 _QUANTITY = re.compile(r"loss|err|ppl|perplex|acc\b|accuracy|entropy|nll|bpb|score|f1|auc|bleu|wer", re.IGNORECASE)
-ACCURACIES: tuple[str, ...] = (
-    "accuracy",
-    "acc",
-    "top1",
-    "top_1",
-    "acc1",
-    "acc_1",
-    "top1_accuracy",
-    "accuracy_top1",
-    "acc_top1",
-)
-ACCURACIES += ("categorical_accuracy", "sparse_categorical_accuracy", "binary_accuracy")
-"""Metrics that are 1 - classification error."""
 ONE = 1 + 1e-5
 """The largest fraction, rounded in single precision."""
 

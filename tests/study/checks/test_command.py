@@ -36,6 +36,8 @@ SETTINGS = {
 ACCURACIES = {
     "goal=val/accuracy < 0.9": "got val/accuracy < 0.9, and accuracy grows; measure 1 - accuracy as val/classif",
     "goal=test/acc < 90": "got test/acc < 90, and acc grows; .* as test/classification_error, from 0 to 1, and give",
+    "goal=val/top5_accuracy < 0.9": "measure 1 - top5_accuracy as val/top5_accuracy_error",
+    "goal=val/f1 < 0.8": "measure 1 - f1 as val/f1_error, from 0 to 1, and give goal='val/f1_error < NUMBER'",
     "goal=val/average_precision < 0.3": "measure 1 - average_precision as val/average_precision_error",
 }
 
