@@ -1,5 +1,6 @@
 """Checks a workload on a few examples before anything trains; refusals name the line of its author's code."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +17,27 @@ from workloads.data.fetching import DataError
 
 FEW = 8
 """Number of examples in a check."""
+
+CURES = (
+    (
+        r"same dtype|Input type .* and (weight|bias) type",
+        "the data must have the type of the model's parameters, such as inputs.float()",
+    ),
+    (
+        r"target dtype|scalar type Long|not implemented for '(Int|Short|Char|Bool|Byte)'",
+        "class numbers must be int64, such as targets.long()",
+    ),
+    (r"multi-target|1D target", "class numbers must have the shape [N], such as targets.squeeze(1)"),
+    (
+        r"class probabilities",
+        "class numbers must be int64 of shape [N], such as targets.argmax(1), and probabilities must be floats",
+    ),
+    (
+        r"Target -?\d+ is out of bounds",
+        "class numbers must go from 0 to one less than the number of the model's outputs",
+    ),
+)
+"""For messages of torch that name no cure: part of a message -> the rule and the cure."""
 
 Metric = Callable[[Any, Tensor], Tensor]
 """(outputs, targets) -> a number per example [B]."""
@@ -46,4 +68,5 @@ def calling(study: Study, name: str, of: str = "") -> Iterator[None]:
         raise Refused(str(error)) from error
     except Exception as error:
         what = f"{study.name}'s {name} cannot be computed {of}".rstrip()
-        raise UsageError(f"{what}: {faults.said(error)}{faults.place(error)}.") from error
+        cure = next((f"; {cure}" for part, cure in CURES if re.search(part, str(error))), "")
+        raise UsageError(f"{what}: {faults.said(error)}{faults.place(error)}{cure}.") from error

@@ -235,3 +235,22 @@ def test_a_penalty_beside_the_outputs_is_no_such_loss(make_study):
 
     few = torch.randn(8, 6), torch.arange(8) % 2
     check_model(make_study(), Keeping(lambda w, o, t: cross_entropy(o[0], t) + o[1], build), *few)
+
+
+INPUTS, TARGETS = torch.randn(8, 6), torch.arange(8) % 2
+TYPES = {
+    "double inputs": (INPUTS.double(), TARGETS, r"must have the type of the model's parameters, such as inputs\.float"),
+    "whole inputs": (INPUTS.long(), TARGETS, r"must have the type of the model's parameters, such as inputs\.float"),
+    "float targets": (INPUTS, TARGETS.float(), r"class numbers must be int64, such as targets\.long"),
+    "int32 targets": (INPUTS, TARGETS.int(), r"class numbers must be int64, such as targets\.long"),
+    "bool targets": (INPUTS, TARGETS.bool(), r"class numbers must be int64, such as targets\.long"),
+    "a column of targets": (INPUTS, TARGETS[:, None], r"must have the shape \[N\], such as targets\.squeeze\(1\)"),
+    "one-hot targets": (INPUTS, F.one_hot(TARGETS), r"of shape \[N\], such as targets\.argmax\(1\)"),
+    "too many classes": (INPUTS, TARGETS + 9, "class numbers must go from 0 to one less than"),
+}
+
+
+@pytest.mark.parametrize(("inputs", "targets", "cure"), TYPES.values(), ids=TYPES)
+def test_types_and_shapes_that_torch_refuses_have_a_cure(make_study, inputs, targets, cure):
+    with refused(cure):
+        check_model(make_study(), Keeping(lambda w, o, t: cross_entropy(o, t)), inputs, targets)
