@@ -390,10 +390,6 @@ def _first_line(error: Exception) -> str:
     if absent and (extra := EXTRAS.get(absent[1])):
         return f"cluster={extra} needs a package that is not installed: pip install 'batch-size-study[{extra}]'"
     key = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), None)
-    if key and lines[0].startswith("Missing mandatory value"):
-        zero = "; 0 if budget.tokens or budget.steps alone count" if key == "budget.epochs" else ""
-        where = "in the workload's file, below its first line, `# @package _global_`"
-        return f"{key} is not set: give it, or set it {where}{zero}."
     value = cause.value if isinstance(cause, ValidationError) else UNKNOWN
     if key and (said := told(key, value) or told_of_launcher(key, lines[0])):
         return said

@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.counting import ADAPTIVE_SAMPLERS, RACE, Goal
+from analysis.labels import listed
 from analysis.question import measured
 from analysis.question.batch_schedules import CONSTANT, BatchSchedule
 from analysis.question.phases import LISTED
@@ -90,6 +91,15 @@ class Job:
         return self.study.search.sampler == REFINE and self.shards > 1
 
 
+GIVEN = {
+    "goal": "'goal=val/classification_error < 0.1'",
+    "batch_sizes": "batch_sizes=[8,64,512]",
+    "budget.epochs": "budget.epochs=4",
+    "budget.steps": "budget.steps=200",
+}
+"""Keys that a sweep must be given -> an example."""
+
+
 def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
     """A job for each study that Hydra overrides such as `workload=resnet_cifar optimizer=sgd,momentum` ask for.
 
@@ -129,11 +139,7 @@ def _together(job: Job, jobs: Iterable[Job]) -> tuple[int, ...]:
 
 def _jobs_of(config: DictConfig) -> list[Job]:
     sizes = config.batch_sizes if config.batch_size is None else [config.batch_size]
-    if not sizes:
-        raise UsageError(
-            "batch_sizes is empty; give one, such as batch_size=64, or set batch_sizes in the workload's file, below "
-            "its first line, `# @package _global_`."
-        )
+    _check_given(config)
     if not config.results:
         raise UsageError("results must name a folder, but got ''.")
     placement = Placement(**config.engine, checkpoint_minutes=config.checkpoint.minutes)
@@ -152,6 +158,24 @@ def _jobs_of(config: DictConfig) -> list[Job]:
     _check_single_pass(config, sizes, each)
     jobs = [Job(build_study(config, size, each), *how, **goes_on) for size in sizes]
     return [replace(job, track=track, track_trials=config.track.trials, notify=config.notify) for job in jobs]
+
+
+def _check_given(config: DictConfig) -> None:
+    """Refuse a configuration without some of the keys that no default can have; the message names them all."""
+    absent = sorted(OmegaConf.missing_keys(config))
+    if config.batch_size is None and not config.batch_sizes:
+        absent.append("batch_sizes")
+    if not absent:
+        return
+    absent.sort(key=lambda name: [*GIVEN, name].index(name))
+    are, them = ("is", "it") if len(absent) == 1 else ("are", "them")
+    examples = [GIVEN[name] for name in absent if name in GIVEN]
+    such = f", such as {' '.join(examples)}" if examples else ""
+    zero = "; budget.epochs=0 if budget.tokens or budget.steps alone count" if "budget.epochs" in absent else ""
+    raise UsageError(
+        f"{listed(absent)} {are} not set: give {them}{such}, or set {them} in the workload's file, below its "
+        f"first line, `# @package _global_`{zero}."
+    )
 
 
 def _check_single_pass(config: DictConfig, sizes: Sequence[int], tokens_per_example: int | None) -> None:

@@ -179,7 +179,7 @@ REFUSED = [
     (["batch_size=[4,16]"], ["batch_size must be a whole number, but got [4, 16]; for example batch_size=64,256"]),
     (["optimizer=[sgd,adam]"], ["optimizer must be one name, but got [sgd,adam]; give optimizer=sgd,adam to sweep"]),
     (["cluster=[slurm,ray]"], ["cluster must be one name, but got [slurm,ray]."]),
-    (["batch_sizes=[]"], ["batch_sizes is empty", "batch_size=64"]),
+    (["batch_sizes=[]"], ["batch_sizes is not set", "such as batch_sizes=[8,64,512]"]),
     (["batch_sizes=64"], ["batch_sizes must be a list, but got 64; give batch_sizes=[64] or batch_size=64."]),
     (["goal=soon"], ["a goal must read", "'soon'"]),
     (["goal=val/accuracy > 0.9"], ["a goal must read", "val/accuracy > 0.9"]),

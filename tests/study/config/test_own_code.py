@@ -1,5 +1,7 @@
 """Losses, optimizers and earlier requests of the user's own: what a sweep makes of them before it trains."""
 
+import re
+
 import pytest
 import torch
 from helpers.blobs import Blobs
@@ -23,20 +25,34 @@ def test_a_module_that_cannot_be_read_is_told_in_a_line(tmp_path):
         whole_sweep.jobs_here(asked, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("yaml", "missing"),
-    [("goal: val/x < 1\n", "goal"), ("# @package _global_\ngoal: val/x < 1\nbudget: {tokens: 1e6}\n", "budget.epochs")],
-    ids=["without its first line", "without a budget"],
-)
-def test_what_a_workloads_file_leaves_out_is_told_with_the_cure(tmp_path, yaml, missing):
+FILES = {
+    "without its first line": ("goal: val/x < 1\n", [], "goal, budget.epochs and budget.steps are"),
+    "without anything": (
+        "# @package _global_\n",
+        [],
+        "goal, budget.epochs and budget.steps are not set: give them, such as 'goal=val/classification_error < 0.1' "
+        "budget.epochs=4 budget.steps=200, or set them in the workload's file",
+    ),
+    "without epochs": (
+        "# @package _global_\ngoal: val/x < 1\nbudget: {tokens: 1e6, steps: 9}\n",
+        [],
+        "budget.epochs is not set: give it, such as budget.epochs=4, or set it in the workload's file, below its first "
+        "line, `# @package _global_`; budget.epochs=0 if budget.tokens or budget.steps alone count.",
+    ),
+    "without batch sizes": (
+        "# @package _global_\ngoal: val/x < 1\nbudget: {epochs: 1, steps: 9}\n",
+        ["batch_size=null"],
+        "batch_sizes is not set: give it, such as batch_sizes=[8,64,512], or set it in the workload's file",
+    ),
+}
+
+
+@pytest.mark.parametrize(("yaml", "words", "said"), FILES.values(), ids=FILES)
+def test_all_that_a_workloads_file_leaves_out_is_told_with_the_cure(tmp_path, yaml, words, said):
     (tmp_path / "workload").mkdir()
     (tmp_path / "workload/mine.yaml").write_text(yaml)
-    said = (
-        f"^{missing} is not set: give it, or set it in the workload's file, below its first line, `# @package _global_`"
-        + {"budget.epochs": "; 0 if budget.tokens or budget.steps alone count", "goal": r"\."}[missing]
-    )
-    with pytest.raises(UsageError, match=said):
-        whole_sweep.jobs_here(["workload=mine", "batch_size=8", f"results={tmp_path / 'results'}"], tmp_path)
+    with pytest.raises(UsageError, match=re.escape(said)):
+        whole_sweep.jobs_here(["workload=mine", "batch_size=8", f"results={tmp_path / 'results'}", *words], tmp_path)
 
 
 def without_a_default(self, outputs, targets, label_smoothing):

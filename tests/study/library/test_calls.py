@@ -144,7 +144,7 @@ def test_two_objects_of_one_name_are_refused(images):
 
 
 def test_an_object_needs_a_goal(images):
-    with pytest.raises(study.Refused, match="goal is not set: give it, or set it"):
+    with pytest.raises(study.Refused, match="goal is not set: give it, such as 'goal=val/c"):
         study.plan(images, batch_sizes=[2], budget={"epochs": 1, "steps": 1})
 
 
