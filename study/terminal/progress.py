@@ -70,6 +70,8 @@ class SweepProgress(Observer):
         self.started = self.said = time.monotonic()
         self.bars = _bars(console)
         self.shown: dict[tuple[object, ...], _Shown] = {}
+        self.best: dict[tuple[object, ...], tuple[Search, int]] = {}
+        """By the key of each first search, complete ones included: its fewest steps."""
         self.overall = self.bars.add_task("whole sweep", total=1e-9, status="")
 
     def __enter__(self) -> SweepProgress:
@@ -100,6 +102,8 @@ class SweepProgress(Observer):
         shown = self.shown[search.key]
         self.trials += min(state.done, search.trials) - min(shown.state.done, search.trials)
         shown.state = state
+        if state.best is not None and not search.title:
+            self.best[search.key] = search, state.best
         if finished is not None:
             shown.under_way.pop(finished.index, None)
             shown.trained += finished.trained
@@ -154,13 +158,12 @@ class SweepProgress(Observer):
             )
 
     def _best(self) -> str:
-        """The fewest steps of each search shown; what all searches of a curve have in common is said once."""
+        """The fewest steps at each batch size; what all batch sizes of a curve have in common is said once."""
         curves: dict[str, list[str]] = {}
-        for shown in self.shown.values():
-            if shown.state.best is not None:
-                said = curves.setdefault(self._curve(shown.search), [])
-                steps, at = ("", "at") if said else (" steps", "at batch size")
-                said.append(f"{shown.state.best:,}{steps} {at} {_place(shown.search)}")
+        for search, best in sorted(self.best.values(), key=lambda each: each[0].batch_size):
+            said = curves.setdefault(self._curve(search), [])
+            steps, at = ("", "at") if said else (" steps", "at batch size")
+            said.append(f"{best:,}{steps} {at} {_place(search)}")
         return "; ".join(f"{curve}: {', '.join(said)}" if curve else ", ".join(said) for curve, said in curves.items())
 
     def _left(self) -> str:

@@ -88,6 +88,20 @@ def test_a_line_a_minute_without_a_terminal(clock):
     assert second.startswith("After 2 min 01 s: 1 of 8 trials, 640 steps; best so far: 40 steps at batch size 8; ")
 
 
+def test_a_line_keeps_the_best_of_complete_searches_and_counts_no_reruns(clock):
+    """Once only fresh seeds were left, the line said "goal not reached yet" of a sweep that had reached it."""
+    console = Console(record=True, width=200)
+    first = told.search(trials=1)
+    again = told.search(name="rerun-0", title="reruns of trial 0", trials=2)
+    with SweepProgress(console) as shown:
+        shown.begin(Sweep("", [first]))
+        shown.trial(first, told.state(1, 40, complete=True), None)
+        shown.trial(again, told.state(1, 30), None)
+        clock.now = 60.0
+        shown.tick(again, {1: 5})
+    assert "best so far: 40 steps at batch size 64; " in lines(console)[-1]
+
+
 def test_a_line_says_once_what_searches_have_in_common(clock):
     console = Console(record=True, width=200)
     curves = [told.search(batch_size=size) for size in (8, 64)]
