@@ -181,10 +181,6 @@ def of_probabilities(outputs, targets):
     return F.binary_cross_entropy(outputs[:, 0], (targets > 1).float(), reduction="none")
 
 
-def test_outputs_that_noise_would_spoil(make_study):
-    check(make_study(), made(lambda: nn.Sequential(nn.Linear(6, 1), nn.Sigmoid()), loss=of_probabilities))
-
-
 def ranks(outputs, targets):
     return outputs[:, 0].argsort().argsort() / len(outputs)
 
@@ -255,10 +251,6 @@ def test_targets_with_an_axis_that_the_outputs_lack_are_not_broadcast(make_study
         check(make_study(), workload, targets=torch.arange(N).sin()[:, None])
 
 
-def test_metrics_with_update_and_compute(make_study):
-    check(make_study(), made(metrics={"mean_loss": MeanLoss()}))
-
-
 def of_rare(outputs, targets):
     if not (targets == 7).any():
         warnings.warn("undefined", stacklevel=1)
@@ -320,8 +312,19 @@ class Opaque(nn.Module):
         return torch.distributions.Categorical(logits=self.layer(x))
 
 
-def test_outputs_without_tensors_are_left_alone(make_study):
-    check(make_study(), made(Opaque, loss=lambda outputs, targets: -outputs.log_prob(targets)))
+ACCEPTED = {
+    "outputs that noise would spoil": lambda: made(
+        lambda: nn.Sequential(nn.Linear(6, 1), nn.Sigmoid()), loss=of_probabilities
+    ),
+    "metrics with update and compute": lambda: made(metrics={"mean_loss": MeanLoss()}),
+    "outputs without tensors": lambda: made(Opaque, loss=lambda outputs, targets: -outputs.log_prob(targets)),
+}
+
+
+@pytest.mark.parametrize("workload", ACCEPTED.values(), ids=ACCEPTED)
+def test_unusual_workloads_are_accepted_without_a_warning(make_study, workload, recwarn):
+    check(make_study(), workload())
+    assert not recwarn.list
 
 
 def test_the_generators_are_put_back(make_study):
