@@ -24,7 +24,7 @@ CURES = (
         "the data must have the type of the model's parameters, such as inputs.float()",
     ),
     (
-        r"target dtype|scalar type Long|not implemented for '(Int|Short|Char|Bool|Byte)'",
+        r"target dtype|scalar type Long",
         "class numbers must be int64, such as targets.long()",
     ),
     (r"multi-target|1D target", "class numbers must have the shape [N], such as targets.squeeze(1)"),

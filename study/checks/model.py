@@ -222,14 +222,15 @@ def values_of(
         pairs = isinstance(values, Tensor) and values.numel() > examples and _alike(outputs, targets)
         raise UsageError(
             f"{study.name}'s {name} must be a number per example, of shape [{examples}] for {examples} of them, but "
-            f"got {trees.described(values)}; " + (_pairs(outputs, targets) if pairs else _each(values, examples))
+            f"got {trees.described(values)}; "
+            + (_pairs(outputs, targets) if pairs else _cure_of_shape(values, examples))
         )
     if finite and not values.isfinite().all():
         raise UsageError(f"{study.name}'s {name} is not finite before training, of {few}.")
     return values
 
 
-def _each(values: Any, examples: int) -> str:
+def _cure_of_shape(values: Any, examples: int) -> str:
     """The cure for values that are not one per example."""
     if examples > 1 and isinstance(values, Tensor) and values.dim() == 0:
         return "do not take the mean: the losses of torch return each example with reduction='none'."
