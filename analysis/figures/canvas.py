@@ -320,11 +320,17 @@ def legend(ax: Axes, lines: Sequence[Any], notes: Mapping[str, Any]) -> None:
     """Add a legend below the axes, where it hides nothing: first `lines`, then in grey `notes` (label -> style)."""
     marks = [Line2D([], [], label=label, **{"color": MUTED, **look}) for label, look in notes.items()]
     handles = [*lines, *marks]
-    below = ax.transAxes + ScaledTranslation(-0.1, -0.5, ax.figure.dpi_scale_trans)
-    place: Any = {"loc": "upper left", "bbox_to_anchor": (0, 0), "bbox_transform": below, "borderaxespad": 0}
-    place |= {"handles": handles, "handlelength": 2.4, "columnspacing": 1.4}
-    if ax.legend(ncols=2, **place).get_window_extent().x1 > ax.figure.bbox.x1:
-        ax.legend(ncols=1, **place)
+    place: Any = {"handles": handles, "loc": "upper left", "bbox_to_anchor": (0, 0), "borderaxespad": 0}
+    place |= {"handlelength": 2.4, "columnspacing": 1.4}
+
+    def beside(columns: int, left: float) -> float:
+        """Place the legend `left` inches to the left of the axes; returns the inches by which it is too wide."""
+        below = ax.transAxes + ScaledTranslation(-left, -0.5, ax.figure.dpi_scale_trans)
+        drawn = ax.legend(ncols=columns, bbox_transform=below, **place).get_window_extent()
+        return float(drawn.x1 - ax.figure.bbox.x1) / ax.figure.dpi
+
+    if (over := beside(2, 0.1)) > 0:
+        beside(*((2, 0.1 + over) if over < 0.5 else (1, 0.1)))
 
 
 @contextmanager

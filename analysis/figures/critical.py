@@ -30,20 +30,13 @@ def critical_by_goal(ax: Axes, table: pd.DataFrame) -> None:
         ax, table["goal_threshold"], ends, f"goal: {label}", "critical batch size (examples)", round_decimals
     )
     heading(ax, str(table["workload"].iloc[0]), "by the same trials")
-    bottom, top = ax.get_ylim()
     lines, count = [], table["optimizer"].nunique()
     curves = canvas.curves(ax, table.rename(columns={"batch_size": "of"}).assign(batch_size=table["goal_threshold"]))
     for position, (_, rows, line) in enumerate(curves):
         lines.append(line)
-        look: Any = {"color": line.get_color(), "transform": canvas.aside(ax, 5 * (position - (count - 1) / 2))}
-        for row in rows.dropna(subset="low").itertuples():
-            ends = [max(row.low, bottom), min(row.high, top)]
-            ax.plot([row.goal_threshold] * 2, ends, label=BAR, **look, **canvas.BAR)
-        for bound, caret in (("<", CARETDOWN), (">", CARETUP)):
-            beyond = rows[rows["bound"] == bound]
-            ax.plot(beyond["goal_threshold"], beyond["y"], marker=caret, linestyle="none", markersize=9, **look)
+        _draw_intervals(ax, rows, line.get_color(), 5 * (position - (count - 1) / 2))
     for threshold in table["goal_threshold"][table["recorded"].astype(bool)].unique():
-        ax.plot([threshold] * 2, [bottom, top], color=MUTED, label=TUNED_FOR, zorder=1, **canvas.DOTTED)
+        ax.plot([threshold] * 2, ax.get_ylim(), color=MUTED, label=TUNED_FOR, zorder=1, **canvas.DOTTED)
     canvas.legend(ax, lines, {BAR: canvas.BAR, TUNED_FOR: canvas.DOTTED})
 
 
@@ -67,19 +60,25 @@ def critical_by_size(ax: Axes, table: pd.DataFrame, size_laws: pd.DataFrame | No
     axis = str(table["axis"].iloc[0]).replace("_", " ")
     canvas.log_axes(ax, table["size"], ends, axis, "critical batch size (examples)")
     heading(ax, str(table["of"].iloc[0]), f"goal: {canvas.goal(table)}")
-    bottom, top = ax.get_ylim()
     across, lines = np.geomspace(*ax.get_xlim(), 60), []
     for name, rows, line in canvas.curves(ax, table):
         line.set_linestyle("none")
         lines.append(line)
         look: Any = {"color": line.get_color()}
-        for row in rows.dropna(subset="low").itertuples():
-            ax.plot([row.size] * 2, [max(row.low, bottom), min(row.high, top)], **look, **canvas.BAR)
-        for bound, caret in (("<", CARETDOWN), (">", CARETUP)):
-            beyond = rows[rows["bound"] == bound]
-            ax.plot(beyond["size"], beyond["y"], marker=caret, linestyle="none", markersize=9, **look)
+        _draw_intervals(ax, rows, line.get_color())
         for row in [] if size_laws is None else size_laws[size_laws["optimizer"] == name].to_dict("records"):
             value, low, high = law(row).predict(across)
             ax.plot(across, value, **look, **canvas.DASHED)
             ax.fill_between(across, low, high, alpha=0.12, linewidth=0, **look)
     canvas.legend(ax, lines, {BAR: canvas.BAR, LAW: canvas.DASHED})
+
+
+def _draw_intervals(ax: Axes, rows: pd.DataFrame, colour: Any, shift: float = 0.0) -> None:
+    """Draw the intervals of a curve as bars within the axes, `shift` points aside, and its bounds as arrowheads."""
+    look: Any = {"color": colour, "transform": canvas.aside(ax, shift)}
+    bottom, top = ax.get_ylim()
+    for row in rows.dropna(subset="low").itertuples():
+        ax.plot([row.batch_size] * 2, [max(row.low, bottom), min(row.high, top)], label=BAR, **look, **canvas.BAR)
+    for bound, caret in (("<", CARETDOWN), (">", CARETUP)):
+        beyond = rows[rows["bound"] == bound]
+        ax.plot(beyond["batch_size"], beyond["y"], marker=caret, linestyle="none", markersize=9, **look)

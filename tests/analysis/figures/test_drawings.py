@@ -3,6 +3,7 @@
 import io
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import matplotlib
 import pandas as pd
@@ -108,6 +109,20 @@ def test_figures_of_an_earlier_report_go_and_strangers_stay(tmp_path):
     (tmp_path / "mine.svg").write_text("<svg/>")
     save_all(everything[:1], tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"mine.svg", "steps_to_result.png", "steps_to_result.svg"}
+
+
+def test_the_legend_of_one_curve_with_all_marks_has_two_columns():
+    folder = Path("results/published/softmax_mnist_loose/tables")
+    tables = {name: pd.read_csv(folder / f"{name}.csv") for name in ("steps_to_result", "scaling", "tunability")}
+    (figure,) = draw(only("steps_to_result", tables))
+    with matplotlib.rc_context(canvas.STYLE):
+        figure.draw_without_rendering()
+    key = figure.axes[0].get_legend()
+    boxes = [text.get_window_extent() for text in key.get_texts()]
+    assert len(boxes) == 10
+    assert len({round(box.x0) for box in boxes}) == 2
+    assert figure.bbox.x0 <= key.get_window_extent().x0
+    assert key.get_window_extent().x1 <= figure.bbox.x1
 
 
 def test_long_legends_stay_inside_their_figure():
