@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from analysis.claims import spread
 from analysis.claims.evidence import Curve, Evidence
 from analysis.claims.numbers import CRITICAL, PERFECT, SAME, USEFUL, critical_ratio, has_critical, log_error
 from analysis.claims.statement import Statement, Tree, every, same, some
-from analysis.estimates import limits, tuned
+from analysis.estimates import limits
 from analysis.labels import goal_text
 from analysis.tables.scaling import PERFECT_SCALING_TOLERANCE, USEFUL_GAIN
 
@@ -205,28 +206,18 @@ def _ends(group: Iterable[Curve]) -> list[tuple[Curve, Curve]]:
 
 
 def _spread(sets: Sequence[tuple[Curve, Curve]], others: Sequence[tuple[Curve, Curve]], name: str) -> Statement | None:
-    """The mean |log ratio| of critical batch sizes over pairs of `others`, less that over pairs of data sets.
-
-    It is linear in the logs of the critical batch sizes, given which of two is larger; so is its error.
-    """
-    weights: dict[tuple[str, str, str, float], float] = {}
-    errors: dict[tuple[str, str, str, float], float] = {}
-    difference = 0.0
+    """The typical factor between critical batch sizes over pairs of `others`, over that over pairs of data sets."""
     kept = [[pair for pair in pairs if np.isfinite([*map(log_error, pair)]).all()] for pairs in (others, sets)]
     if not all(kept):
         return None
-    for pairs, sign in zip(kept, (1, -1), strict=True):
-        for pair in pairs:
-            one, other = sorted(pair, key=lambda curve: -curve.limits.loc[CRITICAL, "estimate"])
-            for curve, way in ((one, 1), (other, -1)):
-                weight = sign * way / len(pairs)
-                weights[curve.key] = weights.get(curve.key, 0.0) + weight
-                errors[curve.key] = log_error(curve)
-                difference += weight * float(np.log(curve.limits.loc[CRITICAL, "estimate"]))
-    variances = {key: (weights[key] * errors[key]) ** 2 for key in weights}
-    half = tuned.half_width(np.sqrt(sum(variances.values())), tuned.NORMAL)
+    curves = list({curve.key: curve for pairs in kept for pair in pairs for curve in pair}.values())
+    index = {curve.key: number for number, curve in enumerate(curves)}
+    places = [[(index[one.key], index[other.key]) for one, other in pairs] for pairs in kept]
+    logs = np.log([float(curve.limits.loc[CRITICAL, "estimate"]) for curve in curves])
+    errors = np.array([log_error(curve) for curve in curves])
+    ends = np.exp(spread.difference(logs, errors, *places)).tolist()
+    shares = sum(np.bincount(np.ravel(pairs), minlength=len(curves)) / len(pairs) for pairs in places)
+    widest = curves[int(np.argmax(shares * errors**2))].workload
     subject = f"{len(kept[0])} pairs of {name} against {len(kept[1])} of data sets"
-    ends = np.exp([difference, difference - half, difference + half]).tolist()
-    widest, *_ = max(variances, key=variances.__getitem__)
     quantity = "ratio of typical factors between critical batch sizes"
     return Statement.of(subject, quantity, ends, floor=1.0, widest=widest)
