@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Self
@@ -135,7 +135,8 @@ def replaced_data() -> Iterator[None]:
         yield
 
 
-def paper_updates() -> dict[int, int]:
+@cache
+def paper_updates() -> Mapping[int, int]:
     """Batch size -> updates of 100 trials of the paper's ResNet-8 study at full budget."""
     jobs = parse_jobs(["workload=resnet_cifar", "preset=paper"])
     return {job.study.batch_size: 100 * job.study.train_steps for job in jobs}

@@ -31,6 +31,7 @@ SPACE = {
     "learning_rate": {"low": 1e-3, "high": 1.0, "scale": "log"},
     "momentum": {"low": 0.0, "high": 0.999, "scale": "reverse_log", "hard": ["low"]},
 }
+CHARTS = figures.charts
 METRICS = [f"{split}/{error}" for split in ("train", "val", "test") for error in ("classification_error", "loss")]
 
 
@@ -52,6 +53,20 @@ def _no_waiting_for_disks():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_figure():
+    """Reports draw one kind of figure. All kinds take seconds, and the tests of figures draw them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "charts", lambda tables, names=("steps_to_result",): CHARTS(tables, names))
+        yield
+
+
+@pytest.fixture
+def all_figures(monkeypatch):
+    """Reports draw all kinds of figures in this test."""
+    monkeypatch.setattr(figures, "charts", CHARTS)
 
 
 @pytest.fixture(autouse=True)
@@ -149,12 +164,6 @@ def swept_once(tmp_path_factory):
         return folder
 
     return sweep
-
-
-@pytest.fixture
-def one_figure(monkeypatch):
-    """Reports draw one kind of figure. All kinds take seconds, and the tests of figures draw them."""
-    monkeypatch.setattr(figures, "charts", functools.partial(figures.charts, names=["steps_to_result"]))
 
 
 @pytest.fixture

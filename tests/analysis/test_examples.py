@@ -33,6 +33,13 @@ LONG = (
     "analysis.estimates.at_budget",
     "analysis.estimates.by_goal",
     "analysis.report.findings",
+    "analysis",
+    "analysis.figures.scaling",
+    "analysis.gallery.gather",
+    "analysis.gallery.pages",
+    "analysis.report.derived",
+    "analysis.units",
+    "analysis.claims.registry",
 )
 """Modules whose examples take seconds."""
 NAMES = [".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in FILES]

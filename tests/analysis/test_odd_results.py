@@ -34,7 +34,7 @@ def advise(says):
     )
 
 
-def test_a_study_without_trials_has_not_missed_its_goal(sweep, one_figure):
+def test_a_study_without_trials_has_not_missed_its_goal(sweep):
     folder = sweep({8: [400, 500], 64: [], 128: []})
     data = build([folder], folder)
     assert list(pd.read_csv(folder / "tables/steps_to_result.csv")["batch_size"]) == [8]
@@ -220,7 +220,7 @@ def test_nobody_can_look_before_the_only_step(sweep):
     assert not [text for text in read([folder]).warnings if "evaluation.first" in text]
 
 
-def test_fewer_than_four_trials_have_no_interval_anywhere(sweep, advise, one_figure):
+def test_fewer_than_four_trials_have_no_interval_anywhere(sweep, advise):
     folder = sweep({16: [400] * 2, 64: [100] * 2})
     sgd = {"optimizer": "sgd", "space": {"learning_rate": {"low": 1e-3, "high": 1.0, "scale": "log"}}}
     sweep({16: [600] * 2, 64: [300] * 2}, **sgd)

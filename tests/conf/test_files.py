@@ -50,7 +50,7 @@ def test_every_workload_composes_with_every_optimizer_and_schedule(workload):
         assert composed(workload, f"optimizer={optimizer}", f"schedule={schedule}") == {(optimizer, schedule)}
 
 
-@pytest.mark.parametrize("workload", partly(names("workload"), 3, 1))
+@pytest.mark.parametrize("workload", partly(names("workload"), 6, 1))
 def test_every_workload_composes_with_the_optimizers_that_it_has_spaces_for(workload):
     own = names(f"space/{workload}") or ["momentum"]
     optimizers = composed(workload, f"optimizer={','.join(own)}")

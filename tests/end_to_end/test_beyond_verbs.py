@@ -62,7 +62,6 @@ def killed_at_its_first_file(command, results, pattern):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_figure")
 @pytest.mark.parametrize("name", VERBS)
 def test_a_plan_writes_nothing_and_a_killed_run_goes_on_to_the_same_tables(name, tmp_path, says):
     peaceful, swept, killed = (tmp_path / folder for folder in ("peaceful", "swept", "killed"))

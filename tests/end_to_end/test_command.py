@@ -89,6 +89,7 @@ def test_a_crash_ends_the_sweep_and_is_told(sweep, capsys):
     assert "OSError: the disk is gone\n" in said
 
 
+@pytest.mark.slow
 def test_a_mended_script_continues_where_no_trial_is_on_file(sweep, capsys):
     Path("shared.py").write_text("raise OSError('the disk is gone')\n")
     assert main(sweep()) == 1
@@ -99,6 +100,7 @@ def test_a_mended_script_continues_where_no_trial_is_on_file(sweep, capsys):
     assert "its code changed (train.py)" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_failures_may_count_as_infeasible_from_now_on(sweep, capsys):
     Path("train.py").write_text(SCRIPT + "sys.exit(3)\n")
     assert main([*sweep(), "stopping=budget"]) == 1

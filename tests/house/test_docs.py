@@ -89,6 +89,7 @@ def _composes_here(word: str, arguments: str) -> bool:
     return all(map(importlib.util.find_spec, asked)) or not word.startswith(("cluster=", "hydra.launcher"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "command", "shown"), doc_pages.console_examples(), ids=lambda value: getattr(value, "stem", None)
 )

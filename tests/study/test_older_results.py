@@ -166,7 +166,7 @@ def test_what_is_complete_needs_no_continuing(results):
         ),
     ],
 )
-def test_what_cannot_be_continued_is_refused(results, one_figure, name, reason):
+def test_what_cannot_be_continued_is_refused(results, name, reason):
     edited(folder_of(results, "softmax/momentum/2") / "study.json", '"arithmetic": "bmm"', '"arithmetic": "grouped"')
     job = job_of(results, name, trials=3)
     with pytest.raises(store.StoreError, match=rf"{reason}; choose another results=DIR") as refusal:

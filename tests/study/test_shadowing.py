@@ -88,7 +88,8 @@ def test_workers_start_beside_modules_of_the_same_names(run, path, here, mine):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("cluster", ["none", pytest.param("local", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["none", pytest.param("local", marks=pytest.mark.release)])
 def test_workers_of_a_clone_do_not_import_an_installed_version(tmp_path, cluster):
     """They trained with its code, while the study recorded the commit of the clone."""
     for name in OURS:

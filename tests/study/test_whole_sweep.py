@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import pandas as pd
@@ -10,7 +11,9 @@ from helpers.made_workload import FAILING, own_folder
 from helpers.processes import tables, written
 from house import doc_pages
 
+from analysis.figures import charts
 from analysis.load import load
+from analysis.report import build
 from analysis.tables import steps_to_result
 from study import store
 from study.__main__ import main
@@ -38,6 +41,16 @@ def test_sweep_writes_tables_figures_and_report(swept):
     assert "torch" in page
 
 
+@pytest.mark.slow
+def test_a_report_draws_every_kind_of_figure_that_its_tables_allow(swept, tmp_path, all_figures):
+    shutil.copytree(swept / "studies", tmp_path / "studies")
+    assert main(["report", str(tmp_path)]) == 0
+    drawn = {path.stem for path in (tmp_path / "figures").glob("*.svg")}
+    assert drawn == {chart.name for chart in charts(build.read([tmp_path]).tables)}
+    assert len(drawn) > 5
+
+
+@pytest.mark.slow
 def test_a_finished_sweep_only_rebuilds_its_report(swept):
     before = written(swept)
     (swept / "report.html").unlink()
@@ -77,7 +90,7 @@ def test_a_race_equals_full_budgets_read_as_a_race(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_readmes_own_workload(tmp_path, one_figure):
+def test_the_readmes_own_workload(tmp_path):
     mine = tmp_path / "mine"
     for name, content in doc_pages.named_blocks("README.md").items():
         (mine / name).parent.mkdir(parents=True, exist_ok=True)

@@ -262,6 +262,7 @@ def test_steps_known_only_as_an_upper_bound_have_no_part_in_a_curve(results, tmp
     assert whole.limits[columns].equals(alone.limits[columns]) == bool(bounds)
 
 
+@pytest.mark.slow
 def test_upper_bounds_say_so(results, tmp_path, says):
     results(four(AT_FIRST), evaluation=Evaluation())
     assert "≤ 40" in says("report", tmp_path)

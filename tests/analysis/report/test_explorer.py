@@ -83,7 +83,7 @@ def test_large_results_are_thinned_and_the_section_says_so(results, monkeypatch,
 
 
 @pytest.mark.parametrize("static", [False, True])
-def test_a_static_page_is_without_it(sweep, tmp_path, one_figure, static):
+def test_a_static_page_is_without_it(sweep, tmp_path, static):
     build([sweep({8: [300, 200], 64: [40, 50]})], tmp_path / "report", Asked(static=static))
     text = (tmp_path / "report/report.html").read_text()
     assert ('id="explorer"' in text) is not static

@@ -36,6 +36,7 @@ def hrefs(page):
     return re.findall(r'<a href="([^"#]*)"', page.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("goals", "slug", "reported"),
     [
@@ -43,7 +44,7 @@ def hrefs(page):
         pytest.param(["val/classification_error<1"], "val_classification_error_below_1", False, marks=pytest.mark.slow),
     ],
 )
-def test_other_goals_have_a_folder_of_their_own(results, one_figure, goals, slug, reported, capsys):
+def test_other_goals_have_a_folder_of_their_own(results, goals, slug, reported, capsys):
     if reported:
         build([results], results)
         before = content(results)

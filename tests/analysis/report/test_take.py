@@ -134,7 +134,8 @@ def test_a_citation_names_tool_paper_hash_and_command():
     assert found.commands == "python -m study sweep"
 
 
-def test_the_page_links_every_file_beside_it(tmp_path, monkeypatch, one_figure):
+@pytest.mark.slow
+def test_the_page_links_every_file_beside_it(tmp_path, monkeypatch):
     copytree(PUBLISHED / "studies/mlp_digits/sgd/64", tmp_path / "studies/mlp_digits/sgd/64")
     build.build([tmp_path], tmp_path)
     linked = set(re.findall(r'href="((?:figures|tables)/[^"]+)"', (tmp_path / "report.html").read_text()))

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.fused import partly
 from helpers.made_tables import METRIC, panels_of
 
 from analysis.load import LoadError, load
@@ -51,10 +52,13 @@ def test_workloads_that_differ_in_one_number_are_one_axis(swept):
 
 @pytest.mark.parametrize(
     "workloads",
-    [
-        [*widths(64, 128), {"name": "deep", "width": 256, "depth": 3}],
-        [{"name": "a", "width": 64, "dropout": 0.1}, {"name": "b", "width": 128, "dropout": 0.2}, *widths(256)],
-    ],
+    partly(
+        [
+            [*widths(64, 128), {"name": "deep", "width": 256, "depth": 3}],
+            [{"name": "a", "width": 64, "dropout": 0.1}, {"name": "b", "width": 128, "dropout": 0.2}, *widths(256)],
+        ],
+        2,
+    ),
 )
 def test_workloads_that_differ_in_more_are_no_axis(swept, workloads):
     found = read([swept([20, 28.3, 40], *workloads)]).tables
@@ -62,6 +66,7 @@ def test_workloads_that_differ_in_more_are_no_axis(swept, workloads):
     assert "size_laws" not in found or found["size_laws"].empty
 
 
+@pytest.mark.slow
 def test_lists_of_equal_numbers_and_training_examples_are_sizes(swept):
     lists = [{"name": f"mlp_{value}", "widths": [value, value]} for value in (32, 64, 128)]
     data = [{"name": f"data_{value}", "train_examples": value} for value in (2048, 8192)]
@@ -136,6 +141,7 @@ def test_pairs_of_a_file(tmp_path, says):
     assert "--at must read N or AXIS=N" in says("sizes", path, "--at", -1, status=2)
 
 
+@pytest.mark.slow
 def test_the_verb_reads_folders(swept, says):
     said = says("sizes", swept([20, 28.3, 40], *widths(64, 128, 256)), "--at", "width=512")
     assert "net with momentum: the critical batch size by McCandlish et al. goes as width to the power" in said
@@ -154,6 +160,7 @@ def test_the_figure_shows_values_bounds_law_and_interval():
     assert len(ax.collections) == 1
 
 
+@pytest.mark.slow
 def test_imported_runs_with_a_size_go_through_the_same_fit(tmp_path, says):
     lines = ["run,batch_size,params,step,val/loss"]
     for params, critical in ((10_000, 20), (40_000, 40), (160_000, 80)):

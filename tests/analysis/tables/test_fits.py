@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers.fused import partly
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,7 +113,7 @@ def test_what_the_data_do_not_show_is_a_bound(steps, expected):
         assert (limit.low, limit.high) == pytest.approx(ends, nan_ok=True)
 
 
-@pytest.mark.parametrize("times", [1 / 4096, 1, 2, 8, 1000])
+@pytest.mark.parametrize("times", partly([1 / 4096, 1, 2, 8, 1000], 5, 1))
 def test_the_interval_of_a_bound_holds_the_truth(times):
     # The error at a minimum far outside the measured batch sizes says nothing: a profile does.
     draws, truth = np.random.default_rng(0), 4096 * times

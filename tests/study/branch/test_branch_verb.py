@@ -16,7 +16,6 @@ from workloads.noisy_quadratic_exact import Recursion, spectrum
 
 SWEEP = ["sweep", "optimizer=momentum,adam", "batch_size=64", "search.trials=2", "search.reruns=0", "engine=serial"]
 FEW = ["checkpoints=2", "multiples=[1,2,4]", "window=1024", "seeds=2", "--workers", "1"]
-pytestmark = pytest.mark.usefixtures("one_figure")
 
 
 @pytest.fixture

@@ -38,7 +38,6 @@ def read(text):
     return json.loads(text, parse_constant=refuse)
 
 
-@pytest.mark.usefixtures("one_figure")
 @pytest.mark.parametrize("name", READING)
 def test_it_prints_one_object(name, says, tmp_path):
     words = [str(word).replace("OUT", str(tmp_path / "out")) for word in READING[name]]

@@ -19,7 +19,7 @@ from study.engine.evaluation import Log
 
 @pytest.mark.parametrize(
     ("how", "optimizer"),
-    partly([(how, name) for how in CASES for name in SPACES if name not in WHOLE or how == "plain"], 4),
+    partly([(how, name) for how in CASES for name in SPACES if name not in WHOLE or how == "plain"], 8),
 )
 def test_a_trial_goes_on_from_any_checkpoint_to_the_same_bits(resumable, how, optimizer):
     study = resumable(how, optimizer)
@@ -39,7 +39,7 @@ def test_a_trial_goes_on_from_any_checkpoint_to_the_same_bits(resumable, how, op
 @pytest.mark.parametrize(
     ("how", "optimizer"),
     partly(
-        [*each_once(CASES, [name for name in SPACES if name not in WHOLE]), *(("plain", name) for name in WHOLE)], 3
+        [*each_once(CASES, [name for name in SPACES if name not in WHOLE]), *(("plain", name) for name in WHOLE)], 6
     ),
 )
 def test_killed_again_and_again_ends_the_same(resumable, how, optimizer):

@@ -328,6 +328,7 @@ def test_one_at_a_time_is_said_and_why(device, resumable, monkeypatch):
         assert measured(study, lambda lanes: 1 / lanes, 8, monkeypatch) == 1
 
 
+@pytest.mark.slow
 def test_memory_halves_the_lanes_that_are_tried(device, resumable, monkeypatch):
     study, begin = resumable("vmap"), timing.begin
 

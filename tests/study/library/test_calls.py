@@ -92,7 +92,6 @@ def test_no_record_names_the_address_of_a_notification(images):
     )
 
 
-@pytest.mark.usefixtures("one_figure")
 def test_a_second_call_trains_nothing(swept, images):
     asked, result = swept
     files = {path: path.stat().st_mtime_ns for path in asked["results"].glob("studies/**/*.*")}

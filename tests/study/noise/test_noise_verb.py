@@ -17,7 +17,6 @@ SWEEP = [
     "engine=serial",
 ]
 FEW = ["--examples", "64", "--points", "3"]
-pytestmark = pytest.mark.usefixtures("one_figure")
 
 
 @pytest.fixture
@@ -53,6 +52,7 @@ def test_the_tuned_runs_are_measured_reported_and_read_again(swept, says, monkey
     assert "gradients of examples to retrain" not in says("noise", swept, *FEW)
 
 
+@pytest.mark.slow
 def test_the_last_point_is_where_the_tuned_run_itself_reached_the_goal(swept_once):
     """A trial of the rounds can be faster by luck than the one whose configuration is confirmed."""
     folder = swept_once("sweep", "optimizer=sgd", "batch_size=64", "search=refine", "search.confirm=0")

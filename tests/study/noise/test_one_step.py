@@ -120,7 +120,6 @@ FEW = ["--one-step", "--optimizer", "adam", "--points", "2", "--examples", "64",
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_figure")
 def test_the_verb_measures_reports_and_reads_again(swept_once, says, monkeypatch):
     swept = swept_once(*SWEEP)
     said = says("noise", swept, *FEW)
@@ -137,7 +136,6 @@ def test_the_verb_measures_reports_and_reads_again(swept_once, says, monkeypatch
     assert len(shown["tables"]["one_step_rates"]) == len(rates)
 
 
-@pytest.mark.usefixtures("one_figure")
 @pytest.mark.parametrize(
     ("words", "why"),
     [

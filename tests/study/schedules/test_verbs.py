@@ -22,7 +22,6 @@ SWEEP = [
     "budget.steps=20",
     "goal=val/cross_entropy_error < 0.6",
 ]
-pytestmark = pytest.mark.usefixtures("one_figure")
 
 
 @pytest.fixture

@@ -169,7 +169,8 @@ def test_a_report_that_does_not_fit_keeps_the_one_before(tmp_path, make_study, m
         assert not asides(tmp_path)
 
 
-def test_read_only_folders_are_named(reachable, make_study, make_curve, write_study, one_figure):
+@pytest.mark.slow
+def test_read_only_folders_are_named(reachable, make_study, make_curve, write_study):
     study = make_study()
     folder = write_study(reachable, study, [make_curve(study, 0, reaches=20)])
     store.save(folder, make_curve(study, 1))

@@ -10,7 +10,6 @@ from study.records import Study
 from study.search.tuner import Tuner
 
 SWEEP = ["sweep", "optimizer=momentum", "batch_size=64,256", "search.trials=3", "search.reruns=2"]
-pytestmark = pytest.mark.usefixtures("one_figure")
 
 
 @pytest.fixture

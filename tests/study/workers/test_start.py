@@ -84,6 +84,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @linux
 def test_server_and_workers_end_with_the_parent(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)

@@ -52,6 +52,7 @@ def asked(make_study):
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", networks(FUSED))
 def test_lanes_are_trials_alone(asked, name):
     assert_lanes_are_trials_alone(asked("vmap"), NETWORKS[name])

@@ -93,13 +93,13 @@ def assert_alike(question, case: str, **tolerance: float) -> None:
         torch.testing.assert_close(rows(found)[name], tensor, **tolerance, msg=lambda told, of=name: f"{of}: {told}")
 
 
-@pytest.mark.parametrize("case", partly(CASES, 2))
+@pytest.mark.parametrize("case", partly(CASES, 4))
 def test_the_traced_update_is_the_update_as_it_is(question, traced_alone, case):
     assert_alike(question, case, rtol=0, atol=0)
     assert len(traced_alone) == 1  # that of a full stack
 
 
-@pytest.mark.parametrize("case", ["chain", "ghost norm"])
+@pytest.mark.parametrize("case", partly(["chain", "ghost norm"], 2))
 def test_curves_of_the_traced_update_are_those_of_the_update_as_it_is(question, traced_alone, case):
     how, optimizer, workload = CASES[case]
     study = question(how, optimizer, steps=12)
