@@ -2,11 +2,13 @@
 
 import re
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.func import functional_call
 
 from study.data import trees
@@ -14,12 +16,14 @@ from study.data.resident import Data, Source
 from study.devices import generators
 from study.devices.memory import out_of_memory
 from study.engine.evaluation import initial_model, measure
+from study.engine.fused.vmapped import Vmapped
+from study.engine.lanes import Lanes
 from study.engine.serial import Run
 from study.engine.timing import started
 from study.errors import UsageError
 from study.optimizers.per_parameter import treatments
 from study.records import Study
-from study.space import values
+from study.space import middle, values
 from workloads.base import Splits, Workload
 from workloads.layers import ghost_layers, keyed_layers
 
@@ -54,6 +58,8 @@ def lanes_fail(study: Study, workload: Workload, data: Data, device: str | None 
             lanes = started(replace(study.constant, batch_size=min(2, data.examples)), workload, data, range(2))
             lanes.stack.predict_as_on(data.device if device is None else torch.device(device))
             before = _generators(data.device)
+            if study.arithmetic == "vmap" and (why := _other_gradient(lanes, workload, data, study)):
+                return why
             lanes.advance(1)
             logs = [lane.log for lane in lanes.lanes]
             few = min(2, data.counts["val"])
@@ -123,6 +129,40 @@ def _elsewhere(workload: Workload, data: Data, study: Study) -> str | None:
                     "its outputs depend on weights that are not parameters of their own, such as a weight kept in a "
                     "list or a closure, or tied by its memory (`.data`); assign the parameter itself to tie it"
                 )
+    return None
+
+
+def _other_gradient(lanes: Lanes, workload: Workload, data: Data, study: Study) -> str | None:
+    """Why two lanes have other gradients than a model that runs alone; None if they have the same.
+
+    `torch.vmap` calls no hook on a gradient within the forward pass, so hooks that change gradients have no effect.
+    """
+    tuned = {name: value for name, value in middle(study.search.space).items() if name in workload.hyperparameters}
+    few = range(min(4, data.counts["train"]))
+    [(inputs, targets)] = data.chunks("train", few, len(few))
+
+    def gradients(rows: int) -> Sequence[Tensor]:
+        stack = lanes.stack
+        form = Vmapped(stack.template, stack.first(rows)[0].clone(), stack.layout, stack.half)
+        form.separate()
+        form.alone = rows == 1
+        keys = torch.zeros(rows, lanes.keyed, dtype=torch.int32, device=lanes.device)
+
+        def loss(outputs: trees.Tree) -> Tensor:
+            flat = trees.mapped(lambda leaf: leaf.flatten(0, 1), outputs)
+            return workload.loss(flat, trees.cat([trees.cloned(targets)] * rows), **tuned)
+
+        with generators.seeded(0, data.device):
+            return form.backward(trees.mapped(lambda leaf: torch.stack([leaf] * rows), inputs), loss, keys)[1]
+
+    near = 0.1 if lanes.stack.half else 0.02
+    for name, one, two in zip(lanes.stack.layout.trained, gradients(1), gradients(2), strict=True):
+        if not (one[0] - two[0]).norm() <= near * one[0].norm() + 1e-6:
+            return (
+                f"the gradient of its parameter {name} differs from that of a model alone; hooks on tensors or modules "
+                "that change gradients (register_hook, register_full_backward_hook) have no effect on trials side by "
+                "side; a torch.autograd.Function with setup_context and generate_vmap_rule = True has"
+            )
     return None
 
 

@@ -249,6 +249,22 @@ class Masking(nn.Module):
         return y * self.mask
 
 
+def reversing(y):
+    """A gradient reversal (Ganin & Lempitsky 2015) as it is often written."""
+    if y.requires_grad:
+        y.register_hook(lambda gradient: -gradient)
+    return y
+
+
+class TripledBackward(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_full_backward_hook(lambda module, inputs, outputs: tuple(3 * each for each in inputs))
+
+    def forward(self, x):
+        return torch.tanh(x)
+
+
 class Attending(nn.Module):
     """Attention among the outputs of an example."""
 
@@ -273,6 +289,8 @@ class Attending(nn.Module):
         (lambda model: nn.Sequential(model, Does(lambda y: y + torch.histc(y, 5))), "torch.vmap has no rule for histc"),
         (lambda model: nn.Sequential(model, Does(lambda y: 1 / 0)), "two trials side by side raise ZeroDivisionError"),
         (lambda model: nn.Sequential(model, Attending()), None),
+        (lambda model: nn.Sequential(model, Does(reversing)), "hooks on tensors or modules"),
+        (lambda model: nn.Sequential(model, TripledBackward()), "hooks on tensors or modules"),
     ],
 )
 def test_what_lanes_cannot_train_is_found_out_beforehand(question, monkeypatch, spoilt, why):
