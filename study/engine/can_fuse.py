@@ -20,13 +20,18 @@ from study.engine.fused.vmapped import Vmapped
 from study.engine.lanes import Lanes
 from study.engine.serial import Run
 from study.engine.timing import started
-from study.errors import UsageError
+from study.errors import Failed, UsageError
 from study.optimizers.per_parameter import treatments
 from study.records import Study
 from study.space import middle, values
 from workloads.base import Splits, Workload
-from workloads.layers import ghost_layers, keyed_layers
+from workloads.layers import ghost_layers, keyed_layers, layer_key
 
+GRADIENTS_FIRST = (
+    "must call the closure, which computes the gradients, before it reads them, so that it makes the update of "
+    "loss.backward() and step(): begin it with `with torch.enable_grad(): loss = closure()`, and do not pass the "
+    "closure on"
+)
 TOLD = (
     (r"called random operation", "it draws random numbers; workloads.layers.Dropout makes masks without a generator"),
     (r"batching rule for (?:aten::)?(\w+)", "torch.vmap has no rule for {0}; another operation may have one"),
@@ -196,10 +201,8 @@ def check_optimizer(study: Study, workload: Workload, data: Source) -> None:
         return
     few = next(data.chunks("train", range(min(2, data.counts["train"])), 2))
     if why := refusal(study, workload, Data.of(Splits(few, few, few), data.device, data.layout)):
-        raise UsageError(
-            f"{study.optimizer} cannot train {study.name} {why.rstrip('.')}; set its arguments with search.space and "
-            "optimizer.arguments."
-        )
+        cure = "" if why.startswith("because") else "; set its arguments with search.space and optimizer.arguments"
+        raise UsageError(f"{study.optimizer} cannot train {study.name} {why.rstrip('.')}{cure}.")
 
 
 def refusal(study: Study, workload: Workload, data: Data) -> str | None:
@@ -225,7 +228,35 @@ def refusal(study: Study, workload: Workload, data: Data) -> str | None:
                     "because its step takes no notice of `lr` in its param_groups, which schedules and groups set: let "
                     "it read group['lr']"
                 )
+            if moved and _in_a_loop(Run(small, workload, data, trial), run) is False:
+                return f"because its step {GRADIENTS_FIRST}"
+        except Failed as error:
+            return f"because {error}"
         except Exception as error:
+            if _in_a_loop(Run(small, workload, data, trial)):
+                return f"because its step {GRADIENTS_FIRST}"
             told = str(error).splitlines()[0] if str(error) else type(error).__name__
             return f"with {', '.join(f'{n}={v:g}' for n, v in small.resolved(trial.hyperparameters).items())}: {told}"
     return None
+
+
+def _in_a_loop(run: Run, by_closure: Run | None = None) -> bool | None:
+    """Whether `loss.backward()` and then `step()` without a closure make the updates of another run that called its
+    step with one; None if the optimizer needs a closure. Without another run: whether such updates can be made."""
+    try:
+        with generators.restored(run.data.device):
+            for number in range(1 if by_closure is None else by_closure.step):
+                rate = run.hyperparameters["learning_rate"]
+                for group, factor in zip(run.optimizer.param_groups, run.rates, strict=True):
+                    group["lr"] = rate * factor
+                generators.seed(layer_key(run.trial.seed, number, -1), run.data.device)
+                with generators.of_torch_restored(run.data.device):
+                    run._descend(rate)
+                run.optimizer.step()
+                run.step += 1
+    except Exception:  # such as a TypeError, because the closure is missing
+        return None
+    if by_closure is None:
+        return True
+    pairs = zip(run.model.parameters(), by_closure.model.parameters(), strict=True)
+    return all(torch.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True) for one, other in pairs)

@@ -25,6 +25,7 @@ from study.engine.checkpoints import Proposals as Proposals
 from study.engine.evaluation import Log, evaluate, forward, initial_model, timed
 from study.errors import Failed
 from study.optimizers.base import Plain, decay_
+from study.optimizers.foreign import check_rates
 from study.optimizers.per_parameter import decayed, treatments
 from study.records import Curve, Study, Trial
 from study.user_code import hidden_state, snapshots
@@ -292,8 +293,9 @@ class Run:
             self._divide(size)
             if before is not None and (after := self.stream()) is not None:
                 after.saved = before.saved
-        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = learning_rate * rate
+        given = [learning_rate * rate for rate in self.rates]
+        for group, rate in zip(self.optimizer.param_groups, given, strict=True):
+            group["lr"] = rate
         losses: list[Tensor] = []
         draws = self.algorithm.update is None  # third-party optimizers may draw random numbers; rules of ours do not
 
@@ -305,6 +307,7 @@ class Run:
         if draws:  # seed every rank alike
             generators.seed(layer_key(self.trial.seed, self.step, -1), self.data.device)
         self.optimizer.step(closure)
+        check_rates(self.optimizer, given, f"at update {self.step + 1} of {self.study.name}")
         if self.average is not None:
             with torch.no_grad():
                 for average, weight in zip(self.average.parameters(), self.model.parameters(), strict=True):

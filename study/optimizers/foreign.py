@@ -2,13 +2,14 @@
 
 import dis
 import inspect
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from study.errors import Failed
 from study.optimizers.base import AVERAGE, CLIP, Optimizer, Values
 from study.optimizers.per_parameter import ALL_USUAL, Treatments, param_groups
 from study.schedules import Schedule
@@ -113,3 +114,13 @@ def _build(
 def _as(default: Any, value: float) -> Any:
     """Convert a searched number to the type of the constructor's default."""
     return type(default)(value) if isinstance(default, int) and value == int(value) else value
+
+
+def check_rates(optimizer: torch.optim.Optimizer, given: Sequence[float], where: str) -> None:
+    """Raise Failed if a step has changed the learning rates that it was given for its param_groups."""
+    if [group["lr"] for group in optimizer.param_groups] != given:
+        raise Failed(
+            f"{where} the step of {type(optimizer).__name__} changed `lr` in its param_groups, which the schedule sets "
+            "before each update; choose schedule= for it, or keep the factor on the learning rate in another entry of "
+            "the group."
+        )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from study.engine import can_fuse
 from study.engine.arithmetic import unfusible
+from study.errors import Failed
 from study.settings import Evaluation
 
 SPACE = {"learning_rate": {"choices": [0.03]}, "momentum": {"choices": [0.9]}}
@@ -215,6 +216,70 @@ def test_an_optimizer_that_no_schedule_reaches_is_refused(make_study, schedule):
     said = can_fuse.refusal(study, workload, workload.data())
     assert (said is None) == (schedule == "constant")
     assert said is None or "its step takes no notice of `lr`" in said
+
+
+class Clipping(torch.optim.SGD):
+    """Clips the gradients that it finds, and then lets SGD call the closure, which computes others."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, lr)
+
+    def step(self, closure: Any = None) -> Any:
+        for weight in self.param_groups[0]["params"]:
+            if weight.grad is not None:
+                weight.grad.clamp_(-1e-3, 1e-3)
+        return super().step(closure)
+
+
+class WithoutGraph(torch.optim.SGD):
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, lr)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        if closure is not None:
+            closure()
+        return super().step()
+
+
+class Decaying(torch.optim.SGD):
+    """Has a scheduler of its own, whose rate the engine would replace at the next update."""
+
+    def __init__(self, params: Any, lr: float, every: int = 1) -> None:
+        super().__init__(params, lr)
+        self.own = torch.optim.lr_scheduler.StepLR(self, every, gamma=0.5)
+
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        self.own.step()
+        return loss
+
+
+class DecayingLater(Decaying):
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, lr, every=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Clipping", "must call the closure, which computes the gradients, before it reads them"),
+        ("WithoutGraph", "must call the closure, which computes the gradients, before it reads them"),
+        ("Decaying", "changed `lr` in its param_groups"),
+    ],
+)
+def test_an_optimizer_whose_step_would_be_another_than_in_a_plain_loop_is_refused(make_study, name, why):
+    workload = of(users.mlp)
+    assert why in can_fuse.refusal(
+        asked(make_study, optimizer=f"{__name__}.{name}", space=RATE), workload, workload.data()
+    )
+
+
+def test_a_rate_that_an_optimizer_changes_later_ends_the_sweep(make_study):
+    study, workload = asked(make_study, optimizer=f"{__name__}.DecayingLater", space=RATE), of(users.mlp)
+    assert can_fuse.refusal(study, workload, workload.data()) is None
+    with pytest.raises(Failed, match=r"at update 5 of .* changed `lr` in its param_groups"):
+        trained(study, workload)
 
 
 class Cooling(nn.Module):
