@@ -18,7 +18,7 @@ from study.config.jobs import Job
 from study.data import digest, trees
 from study.devices import generators
 from study.records import Study
-from workloads.base import Splits, Workload
+from workloads.base import PerExample, Splits, Workload
 
 TOLERANCE = 1e-3
 """Relative, for the means of an untrained model. They differ by rounding between machines."""
@@ -41,7 +41,8 @@ def fingerprint(study: Study, workload: Workload, few: tuple[trees.Tree, trees.T
         outputs = trees.call(model, trees.cloned(inputs))
         # The loss is left out if it is tuned: it then depends on the search space.
         judged = dict(workload.errors) if in_the_loss(study, workload) else {**workload.errors, "loss": workload.loss}
-        untrained = {f"untrained {name}": _mean(judge(outputs, targets)) for name, judge in judged.items()}
+        found = {name: _judged(judge, outputs, targets) for name, judge in judged.items()}
+        untrained = {f"untrained {name}": mean for name, mean in found.items() if mean is not None}
     parts = [type(workload), study.workload["_target_"].rpartition(".")[0], *map(type, model.modules())]
     return {
         "parameters": float(sum(parameter.numel() for parameter in model.parameters())),
@@ -58,6 +59,15 @@ def of_optimizer(study: Study) -> Fingerprint:
     """The hashes of the code of a user's own optimizer class; empty for other optimizers."""
     module, _, _ = study.optimizer.rpartition(".")
     return {f"{OF_OPTIMIZER}{key}": value for key, value in code([module] if module else []).items()}
+
+
+def _judged(judge: PerExample, outputs: trees.Tree, targets: trees.Tree) -> float | None:
+    """The mean of an error of outputs in training; None if it takes those of evaluations alone, such as a tensor where
+    a model in training returns more, for an auxiliary loss."""
+    try:
+        return _mean(judge(outputs, targets))
+    except Exception:  # the check before a sweep has called the loss in training, and the errors in evaluation
+        return None
 
 
 def _mean(tree: trees.Tree) -> float:

@@ -100,6 +100,28 @@ def test_losses_that_are_none(tmp_path, monkeypatch, loss, said):
         settled(tmp_path)
 
 
+class Auxiliary(nn.Module):
+    """Two heads in training, one in an evaluation, as Inception of torchvision has."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(64, 10), nn.Linear(64, 10)
+
+    def forward(self, x):
+        return (self.one(x), self.two(x)) if self.training else self.one(x)
+
+
+def test_errors_need_not_take_the_outputs_of_training(tmp_path, monkeypatch):
+    def loss(self, outputs, targets, **_):
+        return sum(nn.functional.cross_entropy(each, targets, reduction="none") for each in outputs)
+
+    monkeypatch.setattr(FullyConnected, "model", lambda self: nn.Sequential(nn.Flatten(), Auxiliary()))
+    monkeypatch.setattr(FullyConnected, "loss", loss)
+    [job] = settled(tmp_path)
+    assert "untrained loss" in job.fingerprint
+    assert "untrained classification_error" not in job.fingerprint
+
+
 def test_a_workload_without_errors(tmp_path, monkeypatch):
     monkeypatch.setattr(FullyConnected, "errors", {})
     with pytest.raises(UsageError, match="mlp_digits measures nothing: its `errors` are empty"):
