@@ -15,7 +15,7 @@ from analysis.question.branches import SPLIT, VALIDATION
 from study.checks.calling import calling
 from study.data import digest, trees
 from study.data.examples import Examples, splits_of
-from study.data.single_pass import SinglePass, ended, is_stream
+from study.data.single_pass import SinglePass, alike, ended, is_stream
 from study.errors import UsageError
 from study.records import Study
 from workloads.base import Splits, Workload, build, optional
@@ -139,6 +139,14 @@ def _check_data_set(study: Study, examples: Examples, name: str, split: Any) -> 
     for index in indices:
         with calling(study, f"{name} split's example {index}"):
             items += examples.items(name, [index])
+            again = [] if isinstance(split, SinglePass) else examples.items(name, [index])
+        if again and not alike(items[-1:], again):
+            raise UsageError(
+                f"{where} must give the same example at each reading, but its example {index} differs between two: it "
+                "counts readings, or draws from a generator of its own, such as np.random.default_rng() or those of "
+                "Albumentations 2, so a trial would depend on the trials before it. Draw from the global generators of "
+                "torch, NumPy or `random`, which are seeded for each example."
+            )
     own = examples.collate is not default_collate
     if not own:
         batch: Any = _by_default(where, indices, items)

@@ -104,7 +104,7 @@ class SinglePass(Dataset):
     def starts_alike(self) -> bool:
         """Whether two iterations give the same examples."""
         expected, self._iterator = self.first[:COMPARED], None
-        return _alike(self.read(Request(FIRST_ORDER, 0, len(expected))), expected)
+        return alike(self.read(Request(FIRST_ORDER, 0, len(expected))), expected)
 
     def _read_first(self) -> list[Any]:
         half, self._iterator = self.reach // 2, None
@@ -114,7 +114,7 @@ class SinglePass(Dataset):
         self._iterator = None
         if saved is not None:
             expected = found[half : half + COMPARED]
-            self.has_state = _alike(self.read(Request(FIRST_ORDER, half, len(expected), saved)), expected)
+            self.has_state = alike(self.read(Request(FIRST_ORDER, half, len(expected), saved)), expected)
             self._iterator = None
         return found
 
@@ -237,15 +237,15 @@ def ended(got: int, needed: int) -> str:
     )
 
 
-def _alike(one: Any, other: Any) -> bool:
+def alike(one: Any, other: Any) -> bool:
     """Whether two readings gave the same examples. Objects that are neither numbers, texts nor trees count as equal."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
     if isinstance(one, np.ndarray | np.generic) and isinstance(other, np.ndarray | np.generic):
         return one.dtype == other.dtype and one.tobytes() == other.tobytes()
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_alike, one, other))
+        return len(one) == len(other) and all(map(alike, one, other))
     texts = int | float | str | bytes
     return type(one) is type(other) and (one == other or one != one or not isinstance(one, texts))

@@ -1,5 +1,6 @@
 """Data that cannot be trained on are refused before anything trains, with the place of the fault and its cure."""
 
+import itertools
 import math
 from functools import partial
 
@@ -184,6 +185,34 @@ def padded(examples):
 def test_each_wrong_form_has_a_cure(split, said):
     workload = Made(split)
     with pytest.raises(UsageError, match=said):
+        data.check_splits(Asked, workload, workload.splits(None))
+
+
+class Noisy(Listed):
+    """Adds noise to the inputs, from a generator of its own or from a global one."""
+
+    def __init__(self, examples, draw):
+        super().__init__(examples)
+        self.draw = draw
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x + float(self.draw()), y
+
+
+@pytest.mark.parametrize(
+    ("draw", "said"),
+    [
+        (np.random.default_rng(0).normal, "must give the same example at each reading, .* Draw from the global"),
+        (partial(torch.rand, (), generator=torch.Generator()), "must give the same example at each reading"),
+        (itertools.count().__next__, "counts readings"),
+        (np.random.normal, None),
+        (partial(torch.rand, ()), None),
+    ],
+)
+def test_a_data_set_whose_examples_change_by_reading_is_refused(draw, said):
+    workload = Made(Noisy(PAIRS, draw))
+    with refused(said):
         data.check_splits(Asked, workload, workload.splits(None))
 
 
