@@ -86,7 +86,8 @@ def write_report(
     show.results(console, data.tables["steps_to_result"], said, data.warnings, notes)
     for answer in data.answers:
         if answer.next.advice:
-            console.print(f"Next: {answer.next.summary}", markup=False)
+            about = f" for {answer.subject}" if several else ""
+            console.print(f"Next{about}: {answer.next.summary}", markup=False)
         if answer.next.command:
             console.print(f"  {answer.next.command}", markup=False, soft_wrap=True)
     page = output / "report.html"

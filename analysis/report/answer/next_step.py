@@ -134,12 +134,20 @@ def _missed(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None
     if steps["reached"].any():
         return None
     budget = studies[0].question["budget"]
-    doubled = {f"budget.{name}": f"{2 * budget[name]:g}" for name in ("tokens", "epochs", "steps") if budget.get(name)}
-    if budget.get("max_steps"):
-        doubled["budget.max_steps"] = f"{2 * budget['max_steps']:g}"
+    names = ("tokens", "epochs", "steps", "max_steps")
+    doubled = {f"budget.{name}": _plain(2 * budget[name]) for name in names if budget.get(name)}
     units = {study.key: 2.0 * trainings(_search(study)) for study in studies}
     advice = "double the budget, because no trial reached the goal"
     return _Change(advice, doubled | {"results": _folder(studies, "longer")}, units)
+
+
+def _plain(number: float) -> str:
+    """A number without an exponent where it is whole: `budget.steps=1.2e+06` is refused.
+
+    >>> _plain(1_200_000), _plain(40.0), _plain(0.5)
+    ('1200000', '40', '0.5')
+    """
+    return f"{number:.0f}" if float(number).is_integer() else f"{number:g}"
 
 
 def _bounded(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None:
@@ -246,8 +254,16 @@ def command(studies: Sequence[StudyData], overrides: Mapping[str, Any]) -> str:
         overrides = {**named, "batch_size": ",".join(map(str, sizes)), **overrides}
     if (moved := _results(studies)) != _recorded(studies):
         overrides = {"results": moved, **overrides}
+    overrides = {**_workload(words, studies), **overrides}
     kept = [word for word in words if word.partition("=")[0] not in overrides]
     return shlex.join([*kept, *(f"{key}={value}" for key, value in overrides.items())])
+
+
+def _workload(words: Sequence[str], studies: Sequence[StudyData]) -> dict[str, str]:
+    """The workload of these studies, where the command has several of them and names it."""
+    [several] = [word.partition("=")[2].split(",") for word in words if word.startswith("workload=")][-1:] or [[]]
+    mine = studies[0].workload
+    return {"workload": mine} if len(several) > 1 and mine in several else {}
 
 
 def seconds_of(studies: Sequence[StudyData], units: Mapping[Key, float], cost: pd.DataFrame) -> float:

@@ -333,6 +333,24 @@ def test_a_command_for_studies_of_several_commands_names_all_of_them():
     assert found == f"python -m study sweep {where} optimizer=momentum,sgd batch_size=8,64 search.reruns=8"
 
 
+def test_a_doubled_budget_is_a_whole_number(sweep):
+    folder = sweep({8: [None] * 4, 64: [None] * 4}, steps=600_000)
+    studies = list(load(folder))
+    for study in studies:
+        study.provenance[-1]["command"] = f"python -m study sweep budget.steps=600000 results={folder}"
+    data = build.read([folder])
+    steps, limits, cost = (data.tables[name] for name in ("steps_to_result", "scaling", "cost"))
+    assert "budget.steps=1200000" in next_step(studies, steps, limits, cost).command.split()
+
+
+def test_the_next_step_of_one_of_several_workloads_sweeps_it_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recorded = "python -m study sweep workload={} results=both search.trials=4"
+    for workloads, expected in (("mlp_digits,softmax_digits", ["mlp_digits"]), ("a,b", ["a,b"])):  # b is renamed
+        found = command([study_in("both", recorded.format(workloads))], {"search.trials": 8})
+        assert [word[9:] for word in found.split() if word.startswith("workload=")] == expected
+
+
 def test_several_goals_have_an_answer_each():
     folder = PUBLISHED / "mlp_digits/studies/mlp_digits"
     studies = [load_study(folder / name) for name in ("sgd/8", "sgd/64")]
