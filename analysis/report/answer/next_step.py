@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.estimates import tuned
 from analysis.estimates.until import more, override, trainings, widest
-from analysis.labels import about, batch_sizes, counted
+from analysis.labels import about, batch_sizes, counted, listed
 from analysis.load import CURVE, STUDY, StudyData
 from analysis.question.until import WIDTH, Until
 from analysis.report.answer import infeasible
@@ -21,6 +21,8 @@ from analysis.tables.steps_to_result import is_complete
 SWEEP = ["python", "-m", "study", "sweep"]
 LARGER = (2, 4)
 """Multiples of the largest batch size that are proposed if steps still fall there."""
+AXES = ("optimizer=", "batch_size=", "results=", "engine.")
+"""How the words of a command begin that may differ between the studies of one sweep."""
 EARLIER = 20
 """How many times earlier the first evaluation is proposed."""
 Key = tuple[str, str, int]
@@ -82,25 +84,58 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
     known = _known(steps)
     if any(study.imported for study in studies):
         return NextStep(known, "")
-    change = (
-        _unfinished(studies)
-        or _infeasible(studies, steps)
-        or _missed(studies, steps)
-        or _bounded(studies, steps)
-        or _larger(studies, steps, limits)
-        or _finer(studies, steps)
+    parts = [(part, _rows(part, steps)) for part in _sweeps(studies)]
+    parts.sort(key=lambda part: -_width(part[1]))
+    kinds: Sequence[Callable[[Sequence[StudyData], pd.DataFrame], _Change | None]] = (
+        lambda mine, _: _unfinished(mine),
+        _infeasible,
+        lambda mine, _: _missed(mine, steps),
+        _bounded,
+        lambda mine, rows: _larger(mine, rows, limits),
+        _finer,
     )
-    seconds = seconds_of(studies, change.units, cost)
-    return NextStep(known, change.advice, command(studies, change.overrides), seconds, change.provided)
+    found = ((mine, change) for kind in kinds for mine, rows in parts if (change := kind(mine, rows)))
+    mine, change = next(found)
+    about = f"for {_named(mine, studies)}, " if len(parts) > 1 else ""
+    seconds = seconds_of(mine, change.units, cost)
+    return NextStep(known, about + change.advice, command(mine, change.overrides), seconds, change.provided)
+
+
+def _sweeps(studies: Sequence[StudyData]) -> list[list[StudyData]]:
+    """The studies that one command can continue: those of one folder and sampler whose commands differ in optimizers
+    and batch sizes alone. Studies of another folder would be trained anew, and other settings are another question."""
+    found: dict[Any, list[StudyData]] = {}
+    for study in studies:
+        words = frozenset(word for word in _words([study]) if not word.startswith(AXES))
+        found.setdefault((study.results, study.question["search"]["sampler"], words), []).append(study)
+    return list(found.values())
+
+
+def _rows(studies: Sequence[StudyData], steps: pd.DataFrame) -> pd.DataFrame:
+    """The rows of these studies."""
+    mine = {(study.optimizer, study.batch_size) for study in studies}
+    return steps[[key in mine for key in zip(steps["optimizer"], steps["batch_size"], strict=True)]]
+
+
+def _named(some: Sequence[StudyData], studies: Sequence[StudyData]) -> str:
+    """Some of the studies by their optimizers, and by their batch sizes if others have one of these optimizers."""
+    optimizers, keys = dict.fromkeys(study.optimizer for study in some), {study.key for study in some}
+    shared = any(study.optimizer in optimizers for study in studies if study.key not in keys)
+    sizes = f" at {batch_sizes(sorted({study.batch_size for study in some}))}" if shared else ""
+    return f"{listed(optimizers)}{sizes}"
 
 
 def _known(steps: pd.DataFrame) -> str:
     if not steps["reached"].any():
         return ""
-    width = widest(Until(WIDTH, 2.0), steps, pd.DataFrame())
+    width = _width(steps)
     if np.isinf(width):
         return "Steps have no interval yet"
     return f"Steps are known within a factor of {width:.2f} to either side (95 %)"
+
+
+def _width(steps: pd.DataFrame) -> float:
+    return widest(Until(WIDTH, 2.0), steps, pd.DataFrame())
 
 
 def _unfinished(studies: Sequence[StudyData]) -> _Change | None:

@@ -333,6 +333,47 @@ def test_a_command_for_studies_of_several_commands_names_all_of_them():
     assert found == f"python -m study sweep {where} optimizer=momentum,sgd batch_size=8,64 search.reruns=8"
 
 
+@pytest.mark.parametrize(
+    ("apart", "where"),
+    [
+        ({}, "one"),  # one sweep, which one command continues
+        ({"results": "two"}, "two"),
+        ({"words": " search=sobol"}, "one"),
+        ({"sampler": "random"}, "one"),
+    ],
+)
+def test_the_next_step_continues_one_sweep(sweep, tmp_path, apart, where):
+    """Of two folders or questions, the one with the widest intervals: here sgd, which has no fresh seeds."""
+    ends = {8: [100] * 8, 64: [50] * 8, 256: [50] * 8}
+    for optimizer in ("momentum", "sgd"):
+        mine = apart if optimizer == "sgd" else {}
+        sampler = mine.get("sampler", "sobol")
+        sweep(ends, tmp_path / mine.get("results", "one"), optimizer=optimizer, sampler=sampler)
+    studies = [study for name in {"one", where} for study in load(tmp_path / name)]
+    for study in studies:
+        other = apart.get("words", "") if study.optimizer == "sgd" else ""
+        recorded = f"python -m study sweep optimizer={study.optimizer} results={study.results}{other}"
+        study.provenance[-1]["command"] = recorded
+    data = build.read(sorted({study.results for study in studies}))
+    steps, limits, cost = (data.tables[name] for name in ("steps_to_result", "scaling", "cost"))
+    by_seeds = steps["optimizer"] == "momentum"
+    steps = steps.assign(tuned_steps=steps["tuned_steps"].mask(by_seeds, 50.0))
+    steps = steps.assign(tuned_low=steps["tuned_low"].mask(by_seeds, 40.0))
+    steps = steps.assign(tuned_high=steps["tuned_high"].mask(by_seeds, 60.0))
+    found = next_step(studies, steps, limits, cost)
+    assert f"results={tmp_path / where}" in found.command.split()
+    assert ("optimizer=momentum,sgd" in found.command) == (not apart)
+    assert found.advice.startswith("for sgd, train each" if apart else "train each")
+    assert found.seconds == pytest.approx(4 * 2.5 * len(steps) / (2 if apart else 1))
+
+
+def test_the_next_step_of_some_batch_sizes_names_them(sweep, tmp_path):
+    sweep({8: [400] * 8, 64: [100] * 7 + ["missing"]}, tmp_path / "one")
+    sweep({256: [50] * 8}, tmp_path / "two")
+    found = build.read([tmp_path / "one", tmp_path / "two"]).answers[0].next
+    assert found.advice == "for momentum at batch sizes 8 and 64, continue the sweep: 1 search left"
+
+
 def test_a_doubled_budget_is_a_whole_number(sweep):
     folder = sweep({8: [None] * 4, 64: [None] * 4}, steps=600_000)
     studies = list(load(folder))
