@@ -13,13 +13,10 @@ from analysis.claims.numbers import CRITICAL, PERFECT, SAME, USEFUL, critical_ra
 from analysis.claims.statement import Statement, Tree, every, same, some
 from analysis.estimates import limits
 from analysis.labels import goal_text
-from analysis.tables.scaling import PERFECT_SCALING_TOLERANCE, USEFUL_GAIN
+from analysis.tables.scaling import ROOT, USEFUL_GAIN
 
 FLAT = round(1 / (USEFUL_GAIN - 1))
 """The multiple of the critical batch size from which on the hyperbola S_min (1 + B_c / B) is within 5 % of S_min."""
-ROOT = PERFECT_SCALING_TOLERANCE**2
-"""The perfect-scaling limit over the smallest batch size B0 where steps fall as 1 / sqrt(B) from B0 on, never in
-proportion: B S(B) is then 1.2 times its value at B0 at 1.44 B0."""
 WIDTHS = {"narrow": 0.5, "base": 1.0, "wide": 2.0}
 """The named sizes of a model, in times of the usual width."""
 OF_WIDTH = ("widths", "size", "width")

@@ -10,6 +10,7 @@ from analysis.labels import batch_sizes, curve_text, listed, number, short_count
 from analysis.load import CURVE
 from analysis.question.stages import FRESH_SEEDS
 from analysis.tables import fits
+from analysis.tables.scaling import PERFECT_SCALING_TOLERANCE, ROOT
 from analysis.units import TOKENS
 
 NO_DIFFERENCE = 2
@@ -18,11 +19,12 @@ FROM_SCATTER = "Intervals come from the scatter about the curve."
 NAMES = {"mccandlish": "McCandlish et al. (2018)", "shoulder": "the sharp shoulder", "zhang": "Zhang et al. (2024)"}
 
 
-def sentences(steps: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
+def sentences(steps: pd.DataFrame, limits: pd.DataFrame, base: float = 0.0) -> list[str]:
     """Two lines for each curve: its limits, and how they were measured.
 
     Arguments:
         steps, limits: from `analysis.estimates.tuned.table` and `analysis.estimates.limits.table`.
+        base: of the perfect-scaling limit; 0: the smallest batch size.
 
     >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
     >>> limits = pd.read_csv(f"{published}/tables/scaling.csv")
@@ -47,7 +49,7 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
             found.append(f"{subject}: {_only(curve, reached)}.")
             continue
         mine = limits[(limits[CURVE] == list(key)).all(axis=1)].set_index("definition")
-        found += [f"{subject}: {_limits(mine, reached)}", f"{subject}: {_measured(curve, reached)}"]
+        found += [f"{subject}: {_limits(mine, reached, base)}", f"{subject}: {_measured(curve, reached)}"]
     return found
 
 
@@ -60,11 +62,13 @@ def _only(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
     return f"reached at batch size {size:,} alone, in {number(steps)} steps"
 
 
-def _limits(limits: pd.DataFrame, reached: pd.DataFrame) -> str:
+def _limits(limits: pd.DataFrame, reached: pd.DataFrame, base: float) -> str:
     first, last = int(reached["batch_size"].iloc[0]), int(reached["batch_size"].iloc[-1])
     if limits["estimate"].isna().all():
         return "limits of scaling need three batch sizes with known steps."
-    return " ".join([_critical(limits, reached), _perfect(limits, first, last), _useful(limits, first, last)]).strip()
+    return " ".join(
+        [_critical(limits, reached), _perfect(limits, reached["batch_size"], base), _useful(limits, first, last)]
+    ).strip()
 
 
 def _critical(limits: pd.DataFrame, reached: pd.DataFrame) -> str:
@@ -110,7 +114,8 @@ def _interval(row: pd.Series) -> str:
     return f" (95%: below {_size(high)})" if low <= 0 else f" (95%: {_size(low)} to {_size(high)})"
 
 
-def _perfect(limits: pd.DataFrame, first: int, last: int) -> str:
+def _perfect(limits: pd.DataFrame, sizes: pd.Series, base: float) -> str:
+    """How far steps fall in proportion; a limit up to ROOT times the base shows that they do not do so there."""
     row = limits.loc["perfect_scaling_limit"]
     if pd.isna(row["estimate"]):  # no batch size from the base on reached the goal
         return ""
@@ -118,7 +123,18 @@ def _perfect(limits: pd.DataFrame, first: int, last: int) -> str:
         return (
             f"Steps do not fall in proportion to batch size anywhere from {_size(row['estimate'])} on{_interval(row)}."
         )
-    upto = f"the largest batch size, {last:,}" if row["estimate_bound"] == ">" else f"about {_size(row['estimate'])}"
+    first = int(sizes[sizes >= base].iloc[0])
+    if row["estimate_bound"] == "=" and row["estimate"] <= ROOT * first:
+        more = f"{PERFECT_SCALING_TOLERANCE - 1:.0%} more examples than {first:,}"
+        return (
+            f"At {first:,} steps no longer fall in proportion to batch size: batch sizes above "
+            f"{_size(row['estimate'])} take over {more}{_interval(row)}."
+        )
+    upto = (
+        f"the largest batch size, {sizes.iloc[-1]:,}"
+        if row["estimate_bound"] == ">"
+        else f"about {_size(row['estimate'])}"
+    )
     return f"Steps fall in proportion to batch size (perfect scaling, within 20%) up to {upto}{_interval(row)}."
 
 

@@ -174,7 +174,7 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
 def _sentences(fixed: Sequence[StudyData], points: Mapping[str, pd.DataFrame], asked: Asked) -> list[str]:
     """What S(B) says, and then what batch sizes that grow do."""
     return [
-        *(findings.sentences(fixed, points, asked.goals) if fixed else ()),
+        *(findings.sentences(fixed, points, asked.goals, asked.base_batch_size or 0.0) if fixed else ()),
         *batch_schedules.sentences(points.get("batch_schedules")),
         *(verified.sentences(points["verified"]) if "verified" in points else ()),
     ]

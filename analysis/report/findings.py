@@ -22,13 +22,16 @@ FRESH_DATA = {
 """`search.fresh_data` -> the sentence about fresh seeds."""
 
 
-def sentences(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame], goals: Sequence[Goal]) -> list[str]:
+def sentences(
+    studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame], goals: Sequence[Goal], base: float = 0.0
+) -> list[str]:
     """Every finding of a report.
 
     Arguments:
         studies: the searches that give S(B) (`analysis.tables.answers.answers`) and have a finished trial.
         tables: by name (`analysis.report.derived.tables`).
         goals: evaluated on the recorded curves; empty: each study's own goal.
+        base: of the perfect-scaling limit; 0: the smallest batch size.
 
     >>> from analysis.report.build import Asked, tables
     >>> studies = [study]
@@ -41,7 +44,7 @@ def sentences(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame], 
         *verdicts.sentences(tables["compare_workloads"], limits, by="workload", cure=trainable),
         *_tuned_for(tables["steps_to_result"]),
         *about_fresh_data(studies, tables["steps_to_result"]),
-        *headlines.sentences(tables["steps_to_result"], limits),
+        *headlines.sentences(tables["steps_to_result"], limits, base),
         *by_goal.sentences(tables["critical_by_goal"], studies),
         *at_budget.sentences(tables["at_budget"]),
         *transfer.sentences(tables["rules"]),

@@ -17,6 +17,9 @@ from analysis.tables import fits
 from analysis.tables.steps_to_result import answerable, feasible_steps, met_at_once, row
 
 PERFECT_SCALING_TOLERANCE = 1.2
+ROOT = PERFECT_SCALING_TOLERANCE**2
+"""The perfect-scaling limit over the smallest batch size B0 where steps fall as 1 / sqrt(B) from B0 on, never in
+proportion: B S(B) is then 1.2 times its value at B0 at 1.44 B0."""
 USEFUL_GAIN = 1.05
 CRITICAL = ("critical_batch_size_mccandlish", "critical_batch_size_shoulder", "critical_batch_size_zhang")
 

@@ -11,7 +11,7 @@ BENT = {1: 1600, 4: 420, 16: 130, 64: 60, 256: 42, 1024: 40}
 
 def said(studies, base=None):
     found = estimated(studies, base=base)
-    return headlines.sentences(found.steps, found.limits)
+    return headlines.sentences(found.steps, found.limits, base or 0.0)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,15 @@ def test_the_critical_batch_size_comes_first(results):
     first, second = said(results({size: [end] * 4 for size, end in BENT.items()}))
     assert first.startswith("tiny with momentum to validation error < 0.1: critical batch size ")
     assert second.startswith("tiny with momentum to validation error < 0.1: the fewest steps of each search go from ")
+
+
+@pytest.mark.parametrize(("critical", "proportional"), [(1024, True), (64, False)])
+@pytest.mark.parametrize("base", [None, 256])
+def test_beyond_the_critical_batch_size_steps_are_not_said_to_fall_in_proportion(results, critical, proportional, base):
+    sizes = (128, 256, 512, 1024, 2048, 4096)[: 5 if base else 6]
+    first, *_ = said(results({size: [round(200 * (1 + critical / size))] * 4 for size in sizes}), base)
+    assert ("(perfect scaling, within 20%) up to" in first) == proportional, first
+    assert (f"At {base or 128} steps no longer fall in proportion to batch size: " in first) != proportional, first
 
 
 def test_a_base_beyond_all_batch_sizes_says_nothing_of_perfect_scaling(results):
