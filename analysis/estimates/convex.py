@@ -7,7 +7,7 @@ Shapes: M batch sizes, R curves. All logarithms are natural.
 """
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from scipy.optimize import nnls
@@ -177,4 +177,13 @@ def _limit(found: list[np.ndarray], first: float, last: float) -> Limit:
         low = min(value, np.log(last), *(float(np.quantile(each, 0.025, method="lower")) for each in found[1:]))
         high = max(value, np.log(first), *(float(np.quantile(each, 0.975, method="higher")) for each in found[1:]))
     shown = {"=": np.exp(value), ">": last, "<": first}[bound]
-    return Limit(float(shown), bound, float(np.exp(low)), float(np.exp(high)))
+    return Limit(float(shown), bound, *(_exactly(np.exp(end), (first, last)) for end in (low, high)))
+
+
+def _exactly(size: float, measured: Iterable[float]) -> float:
+    """A batch size without the rounding of logarithms where it is a measured one: a bound equals its interval's end.
+
+    >>> _exactly(511.99999999999994, (8, 512)), _exactly(500.0, (8, 512)), _exactly(np.inf, (8, 512))
+    (512.0, 500.0, inf)
+    """
+    return float(next((each for each in measured if np.isclose(size, each, rtol=1e-12, atol=0)), size))

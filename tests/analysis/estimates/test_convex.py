@@ -136,3 +136,11 @@ def test_refits_are_seeded_by_content_and_fast():
     assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
     shifted, _ = convex.refits(LOG_SIZES, log_steps + 0.01, errors)
     assert not np.allclose(shifted - 0.01, one[0])
+
+
+@pytest.mark.parametrize("last", [8, 64, 128, 512, 4096])  # exp(log(B)) is not B for these
+def test_a_bound_and_the_end_of_its_interval_are_the_same_measured_batch_size(last):
+    sizes = [last // 8, last // 4, last // 2, last]
+    found = convex.limits({size: 1e6 / size for size in sizes}, dict.fromkeys(sizes, 1e-6))
+    for limit in found.values():
+        assert (limit.value, limit.bound, limit.low) == (last, ">", last)
