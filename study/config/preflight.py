@@ -33,6 +33,7 @@ from study.engine.arithmetic import alone, candidates, fused
 from study.engine.can_fuse import check_optimizer, lanes_fail
 from study.engine.checkpoints import bytes_of
 from study.engine.evaluation import measured_names
+from study.engine.fused.layout import watched
 from study.errors import UsageError
 from study.records import COMMAND, Study
 from study.schedules import SCHEDULE
@@ -322,6 +323,7 @@ def check_parts(
             f"{parts}; "
             "workloads.layers.GhostBatchNorm(channels, group=32) gives the same result for every split."
         )
+    _check_hooks(study, model, parts)
     if stateful:
         raise UsageError(
             f"a batch of {study.name} must be one forward pass, because {stateful}, but batches of "
@@ -337,6 +339,16 @@ def check_parts(
         raise UsageError(
             f"{study.optimizer} collects the gradients of single examples, but each of {devices} devices has only its "
             "own examples; leave out engine.devices or choose another optimizer."
+        )
+
+
+def _check_hooks(study: Study, model: nn.Module, parts: str) -> None:
+    """Raise UsageError if hooks would see the gradients of the parts of a batch: few are linear."""
+    if (name := watched(model)) is not None:
+        raise UsageError(
+            f"a batch of {study.name} must be one backward pass, because its parameter {name} has gradient hooks, "
+            f"which would see the gradients of parts, but batches of {study.batch_size} are split into {parts}; leave the "
+            "hooks out: search.space.clip_norm clips the gradient of the whole batch."
         )
 
 

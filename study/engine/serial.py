@@ -23,6 +23,7 @@ from study.engine import checkpoints
 from study.engine.checkpoints import Checkpoint
 from study.engine.checkpoints import Proposals as Proposals
 from study.engine.evaluation import Log, evaluate, forward, initial_model, timed
+from study.engine.fused.layout import watched
 from study.errors import Failed
 from study.optimizers.base import Plain, decay_
 from study.optimizers.foreign import check_rates
@@ -77,7 +78,8 @@ def fitting(
         except (RuntimeError, MemoryError) as error:
             share = -(-study.batch_sizes[-1] // team.size)
             examples = min(share, micro_batch or share)
-            least = together(workload.model(), study.batch_sizes[-1])
+            model = workload.model()
+            least = share if watched(model) else together(model, study.batch_sizes[-1])
             if examples <= least or not (out_of_memory(error) and team.agreed(error)):
                 raise
             micro_batch = -(-examples // 2)

@@ -126,6 +126,11 @@ def is_watched(parameter: Tensor) -> bool:
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
+def watched(model: nn.Module) -> str | None:
+    """The name of a trained parameter with gradient hooks; None if there is none."""
+    return next((name for name, each in model.named_parameters() if each.requires_grad and is_watched(each)), None)
+
+
 def is_plain_sequence(model: nn.Module) -> bool:
     """Whether the model only applies its layers one after the other, each once and without hooks."""
     return (

@@ -4,6 +4,7 @@ import collections
 import io
 import itertools
 import random
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -332,6 +333,18 @@ def test_one_line_says_why_trials_train_one_at_a_time(tmp_path, monkeypatch, eng
     assert because in said
     assert "\n" not in said
     assert {job.study.arithmetic for job in jobs} == {"plain"}
+
+
+@pytest.mark.parametrize(("devices", "micro_batch", "parts"), [(1, 4, "micro-batches of 4"), (2, None, "parts on 2")])
+def test_gradient_hooks_take_whole_batches(make_study, devices, micro_batch, parts):
+    """The sum of clamped gradients of parts is not the clamped gradient of the batch."""
+    study, model = make_study(batch_size=8, micro_batch=micro_batch), Model()
+    model.layer.weight.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+    preflight.check_parts(replace(study, micro_batch=None), model, devices=1)
+    with pytest.raises(
+        UsageError, match=f"parameter layer.weight has gradient hooks, .* split into {parts}.*clip_norm"
+    ):
+        preflight.check_parts(study, model, devices)
 
 
 @pytest.mark.parametrize(("devices", "micro_batch", "parts"), [(1, 4, "micro-batches of 4"), (2, None, "parts on 2")])
