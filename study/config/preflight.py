@@ -347,8 +347,8 @@ def _check_hooks(study: Study, model: nn.Module, parts: str) -> None:
     if (name := watched(model)) is not None:
         raise UsageError(
             f"a batch of {study.name} must be one backward pass, because its parameter {name} has gradient hooks, "
-            f"which would see the gradients of parts, but batches of {study.batch_size} are split into {parts}; leave the "
-            "hooks out: search.space.clip_norm clips the gradient of the whole batch."
+            f"which would see the gradients of parts, but batches of {study.batch_size} are split into {parts}; leave "
+            "the hooks out: search.space.clip_norm clips the gradient of the whole batch."
         )
 
 
