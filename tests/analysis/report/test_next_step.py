@@ -1,0 +1,191 @@
+"""What to run next: advice, command and cost, where a sweep is unfinished, short, or one of several."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from analysis.load import load, load_study
+from analysis.report import build
+from analysis.report.answer.next_step import command, next_step
+from study.settings import Evaluation
+
+PUBLISHED = Path(__file__).parents[3] / "results/published"
+
+
+@pytest.fixture
+def proposed(sweep):
+    """The next step of studies that `sweep` writes."""
+
+    def step(ends, **fields):
+        data = build.read([sweep(ends, **fields)])
+        return data.answers[0].next
+
+    return step
+
+
+NEXT = {
+    "unfinished": ({8: [400] * 8, 64: [100] * 7 + ["missing"]}, "continue the sweep: 1 search left", 2.5),
+    "missed": ({8: [None] * 4, 64: [None] * 4}, "double the budget, because no trial reached the goal", 40.0),
+    "still falling": ({4: [800] * 8, 8: [400] * 8, 16: [200] * 8}, "sweep batch sizes 32 and 64, because", 120.0),
+    "bounds": (
+        {8: [40] * 8, 64: [100] * 8},
+        "evaluate earlier, because the goal was met at the first evaluation",
+        40.0,
+    ),
+    "flat": ({8: [100] * 8, 64: [50] * 8, 256: [50] * 8}, "train each tuned configuration with 4 fresh seeds", 30.0),
+}
+
+
+@pytest.mark.parametrize(("ends", "advice", "seconds"), NEXT.values(), ids=NEXT)
+def test_the_next_step_and_its_cost(proposed, ends, advice, seconds):
+    found = proposed(ends, evaluation=Evaluation())
+    assert found.advice.startswith(advice)
+    assert found.seconds == pytest.approx(seconds)  # 2.5 s a trial, one worker
+    assert found.command == ""  # these studies have no command on record
+    assert (found.known == "") == (advice.startswith("double"))
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "advice", "overrides", "cure"),
+    [
+        ("plain", "evaluate earlier, because ", ["evaluation.first=0.001"], "lower evaluation.first to see when"),
+        ("command", "have the script write its first metrics earlier, because ", [], "have the script write its first"),
+    ],
+)
+def test_a_script_is_to_evaluate_earlier_by_itself(sweep, arithmetic, advice, overrides, cure):
+    folder = sweep({8: [40] * 8, 64: [100] * 8}, evaluation=Evaluation(), arithmetic=arithmetic)
+    studies = list(load(folder))
+    for study in studies:
+        study.provenance[-1]["command"] = "python -m study sweep"
+    data = build.read([folder])
+    steps, limits, cost = (data.tables[name] for name in ("steps_to_result", "scaling", "cost"))
+    found = next_step(studies, steps, limits, cost)
+    assert found.advice.startswith(advice)
+    assert sorted(found.command.split()[4:]) == sorted([*overrides, f"results={folder}-earlier"])
+    assert [said for said in data.warnings if cure in said]
+
+
+def test_imported_trials_have_no_next_step():
+    study = load_study(PUBLISHED / "mlp_digits/studies/mlp_digits/sgd/64")
+    tables = build.tables([study], [study], build.Asked())
+    study.question["stopping"] = "recorded"
+    found = next_step([study], tables["steps_to_result"], tables["scaling"], tables["cost"])
+    assert (found.advice, found.command) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "overrides", "expected"),
+    [
+        (
+            "python -m study sweep batch_size=8,16 search.trials=4",
+            {"search.trials": 8},
+            "batch_size=8,16 search.trials=8",
+        ),
+        ("python -m study sweep 'goal=val/loss < 1'", {"search.reruns": 4}, "'goal=val/loss < 1' search.reruns=4"),
+        ("python -m study calibrate", {"search.reruns": 4}, None),
+        ("", {}, None),
+        ("""study.sweep(workload=m.M(name='it\\'s "it"'), overrides=[])""", {"search.reruns": 8}, None),
+    ],
+)
+def test_the_command_is_the_recorded_one_with_other_values(tmp_path, monkeypatch, recorded, overrides, expected):
+    monkeypatch.chdir(tmp_path)
+    study = study_in("results/mlp_digits", recorded)
+    assert command([study], overrides) == ("" if expected is None else f"python -m study sweep {expected}")
+
+
+def study_in(results, recorded):
+    """A published study as if it lay in another results folder, by another command."""
+    study = load_study(PUBLISHED / "mlp_digits/studies/mlp_digits/sgd/64")
+    study.provenance[-1]["command"] = recorded
+    return replace(study, folder=Path(results, "studies/mlp_digits/sgd/64"))
+
+
+@pytest.mark.parametrize(
+    ("lies_in", "recorded", "overrides", "expected"),
+    [
+        ("results/mlp_digits", "", {}, ""),
+        ("moved", "", {}, "results=moved"),
+        ("moved", "results=there", {}, "results=moved"),
+        ("there", "results=there", {}, "results=there"),
+        ("./there/.", "results=there", {"search.reruns": 8}, "results=there search.reruns=8"),
+        ("moved", "results=there", {"results": "moved-longer"}, "results=moved-longer"),
+        ("there", "results=$PWD/there", {}, "results=$PWD/there"),
+        ("a b", "results=there", {}, "'results=a b'"),
+    ],
+)
+def test_the_command_goes_on_where_the_results_lie(tmp_path, monkeypatch, lies_in, recorded, overrides, expected):
+    monkeypatch.chdir(tmp_path)
+    recorded, expected = (words.replace("$PWD", str(tmp_path)) for words in (recorded, expected))
+    study = study_in(lies_in, f"python -m study sweep {recorded}".strip())
+    assert command([study], overrides) == f"python -m study sweep {expected}".strip()
+
+
+def test_a_command_for_studies_of_several_commands_names_all_of_them():
+    folder = PUBLISHED / "mlp_digits/studies/mlp_digits"
+    studies = [load_study(folder / name) for name in ("momentum/8", "sgd/8", "sgd/64")]
+    studies[0].provenance[-1]["command"] = "python -m study sweep results=here"
+    for study in studies[1:]:
+        study.provenance[-1]["command"] = "python -m study sweep optimizer=sgd batch_size=8,64 results=here"
+    found = command(studies, {"search.reruns": 8})
+    where = f"results={PUBLISHED / 'mlp_digits'}"
+    assert found == f"python -m study sweep {where} optimizer=momentum,sgd batch_size=8,64 search.reruns=8"
+
+
+@pytest.mark.parametrize(
+    ("apart", "where"),
+    [
+        ({}, "one"),  # one sweep, which one command continues
+        ({"results": "two"}, "two"),
+        ({"words": " search=sobol"}, "one"),
+        ({"sampler": "random"}, "one"),
+    ],
+)
+def test_the_next_step_continues_one_sweep(sweep, tmp_path, apart, where):
+    """Of two folders or questions, the one with the widest intervals: here sgd, which has no fresh seeds."""
+    ends = {8: [100] * 8, 64: [50] * 8, 256: [50] * 8}
+    for optimizer in ("momentum", "sgd"):
+        mine = apart if optimizer == "sgd" else {}
+        sampler = mine.get("sampler", "sobol")
+        sweep(ends, tmp_path / mine.get("results", "one"), optimizer=optimizer, sampler=sampler)
+    studies = [study for name in {"one", where} for study in load(tmp_path / name)]
+    for study in studies:
+        other = apart.get("words", "") if study.optimizer == "sgd" else ""
+        recorded = f"python -m study sweep optimizer={study.optimizer} results={study.results}{other}"
+        study.provenance[-1]["command"] = recorded
+    data = build.read(sorted({study.results for study in studies}))
+    steps, limits, cost = (data.tables[name] for name in ("steps_to_result", "scaling", "cost"))
+    by_seeds = steps["optimizer"] == "momentum"
+    steps = steps.assign(tuned_steps=steps["tuned_steps"].mask(by_seeds, 50.0))
+    steps = steps.assign(tuned_low=steps["tuned_low"].mask(by_seeds, 40.0))
+    steps = steps.assign(tuned_high=steps["tuned_high"].mask(by_seeds, 60.0))
+    found = next_step(studies, steps, limits, cost)
+    assert f"results={tmp_path / where}" in found.command.split()
+    assert ("optimizer=momentum,sgd" in found.command) == (not apart)
+    assert found.advice.startswith("for sgd, train each" if apart else "train each")
+    assert found.seconds == pytest.approx(4 * 2.5 * len(steps) / (2 if apart else 1))
+
+
+def test_the_next_step_of_some_batch_sizes_names_them(sweep, tmp_path):
+    sweep({8: [400] * 8, 64: [100] * 7 + ["missing"]}, tmp_path / "one")
+    sweep({256: [50] * 8}, tmp_path / "two")
+    found = build.read([tmp_path / "one", tmp_path / "two"]).answers[0].next
+    assert found.advice == "for momentum at batch sizes 8 and 64, continue the sweep: 1 search left"
+
+
+def test_a_doubled_budget_is_a_whole_number(sweep):
+    folder = sweep({8: [None] * 4, 64: [None] * 4}, steps=600_000)
+    studies = list(load(folder))
+    for study in studies:
+        study.provenance[-1]["command"] = f"python -m study sweep budget.steps=600000 results={folder}"
+    data = build.read([folder])
+    steps, limits, cost = (data.tables[name] for name in ("steps_to_result", "scaling", "cost"))
+    assert "budget.steps=1200000" in next_step(studies, steps, limits, cost).command.split()
+
+
+def test_the_next_step_of_one_of_several_workloads_sweeps_it_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recorded = "python -m study sweep workload={} results=both search.trials=4"
+    for workloads, expected in (("mlp_digits,softmax_digits", ["mlp_digits"]), ("a,b", ["a,b"])):  # b is renamed
+        found = command([study_in("both", recorded.format(workloads))], {"search.trials": 8})
+        assert [word[9:] for word in found.split() if word.startswith("workload=")] == expected
