@@ -119,6 +119,8 @@ class Judged(NamedTuple):
             heading = f"{part.name}: {verdict}, " if part.name else ""
             by_one = verdict == CONTRADICTED and against > 0  # whatever the mean over curves is
             mean = part.mean if part.pooled and not by_one else None
+            if mean and shown == len(found) and mean.verdict() != SHOWN:
+                mean = None  # each of few curves shows it; their mean, with hardly a degree of freedom, need not
             said.append(f"{heading}{counts}; {(mean or _decisive(found, verdict)).text}")
         return said
 

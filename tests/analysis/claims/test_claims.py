@@ -331,6 +331,21 @@ def test_only_independent_searches_say_how_large_a_region_is():
     assert judged("g", Evidence(made.tables, learned)).verdict == "not tested"
 
 
+@pytest.mark.parametrize(
+    ("loose", "spread", "optimizers", "text"),
+    [
+        (18, 1.15, ("sgd", "adam"), "digits with adam at "),  # the interval of the mean of two is too wide
+        (18, 1.15, ("sgd", "adam", "lamb", "muon"), "4 curves: mean ratio"),
+        (18, 1.6, ("sgd", "adam", "lamb", "muon"), "4 curves: mean ratio"),  # shown by the mean alone
+    ],
+)
+def test_a_claim_that_is_shown_prints_a_statement_that_shows_it(loose, spread, optimizers, text):
+    judged = registry.judge(goals(critical(16, spread), critical(loose, spread), optimizers))[1]
+    assert judged.verdict == "shown"
+    [part] = judged.parts
+    assert f"shown; {text}" in part, part
+
+
 def test_the_table_holds_the_claims_that_are_tested():
     found = registry.table(registry.judge(regimes()))
     assert found["claim"].tolist() == ["a"]
