@@ -103,7 +103,7 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
 
 def _sweeps(studies: Sequence[StudyData]) -> list[list[StudyData]]:
     """The studies that one command can continue: those of one folder and sampler whose commands differ in optimizers
-    and batch sizes alone. Studies of another folder would be trained anew, and other settings are another question."""
+    and batch sizes alone. Studies of another folder would be trained again, and other settings are another question."""
     found: dict[Any, list[StudyData]] = {}
     for study in studies:
         words = frozenset(word for word in _words([study]) if not word.startswith(AXES))
