@@ -373,6 +373,11 @@ def check_names(study: Study, workload: Workload) -> None:
             f"evaluation.exact=false needs an error of each example, but {study.goal.error} of {study.name} is a "
             "metric of the whole split; choose another goal or evaluation.exact=true."
         )
+    if isinstance(workload.hyperparameters, str):
+        raise UsageError(
+            f"hyperparameters of {study.name} must be a tuple of names, but got the text "
+            f"{workload.hyperparameters!r}; a tuple of one name has a comma: ({workload.hyperparameters!r},)."
+        )
     of_training = {SCHEDULE, *study.asked_hyperparameters, *study.optional_hyperparameters}
     asked = {*of_training, *workload.hyperparameters}
     for name in sorted(of_training.intersection(workload.hyperparameters, study.search.space)):

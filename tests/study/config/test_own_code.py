@@ -166,3 +166,11 @@ def test_a_parameter_of_the_loss_and_of_the_training_is_refused(make_study):
     check_names(make_study(space, optimizer="sgd"), workload)
     with pytest.raises(UsageError, match=r"epsilon is a hyperparameter of both optimizer adam .* and the loss of tiny"):
         check_names(make_study({**space, "beta1": 0.9, "beta2": 0.9}, optimizer="adam"), workload)
+
+
+def test_a_tuple_of_one_name_without_its_comma_is_refused(make_study):
+    """It was read letter by letter."""
+    workload = Blobs()
+    workload.hyperparameters = "smoothing"
+    with pytest.raises(UsageError, match=r"must be a tuple of names, but got .*; .* \('smoothing',\)"):
+        check_names(make_study({"learning_rate": 0.1, "smoothing": 0.1}, optimizer="sgd"), workload)
