@@ -19,7 +19,7 @@ FEWER_ROUNDS = (4, 4, 3)
 """Rounds of a cheaper search=refine."""
 MOST_EVALUATION = 0.3
 """The share of the time of a sweep above which evaluations are too expensive."""
-RACES_LEAVE = (0.02, 0.14)
+RACES_LEAVE = (0.02, 0.16)
 """Shares of the steps of full budgets that trials take under races: the middle half of the curves in results/published,
 which lie between 0.2 % and, where an optimizer hardly reached its goal, 100 %."""
 LONG = 600
