@@ -2,9 +2,10 @@
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -228,22 +229,23 @@ def refusal(study: Study, workload: Workload, data: Data) -> str | None:
                     "because its step takes no notice of `lr` in its param_groups, which schedules and groups set: let "
                     "it read group['lr']"
                 )
-            if moved and _in_a_loop(Run(small, workload, data, trial), run) is False:
+            if moved and _in_a_loop(partial(Run, small, workload, data, trial), run) is False:
                 return f"because its step {GRADIENTS_FIRST}"
         except Failed as error:
             return f"because {error}"
         except Exception as error:
-            if _in_a_loop(Run(small, workload, data, trial)):
+            if _in_a_loop(partial(Run, small, workload, data, trial)):
                 return f"because its step {GRADIENTS_FIRST}"
             told = str(error).splitlines()[0] if str(error) else type(error).__name__
             return f"with {', '.join(f'{n}={v:g}' for n, v in small.resolved(trial.hyperparameters).items())}: {told}"
     return None
 
 
-def _in_a_loop(run: Run, by_closure: Run | None = None) -> bool | None:
+def _in_a_loop(begin: Callable[[], Run], by_closure: Run | None = None) -> bool | None:
     """Whether `loss.backward()` and then `step()` without a closure make the updates of another run that called its
     step with one; None if the optimizer needs a closure. Without another run: whether such updates can be made."""
     try:
+        run = begin()
         with generators.restored(run.data.device):
             for number in range(1 if by_closure is None else by_closure.step):
                 rate = run.hyperparameters["learning_rate"]
