@@ -74,6 +74,7 @@ def _with_closure(constructor: Any) -> Any:
             super().step()
             return loss
 
+    WithClosure.__name__ = constructor.__name__  # messages name the class of the user
     return WithClosure
 
 

@@ -96,9 +96,9 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
     )
     found = ((mine, change) for kind in kinds for mine, rows in parts if (change := kind(mine, rows)))
     mine, change = next(found)
-    about = f"for {_named(mine, studies)}, " if len(parts) > 1 else ""
+    whose = f"for {_named(mine, studies)}, " if len(parts) > 1 else ""
     seconds = seconds_of(mine, change.units, cost)
-    return NextStep(known, about + change.advice, command(mine, change.overrides), seconds, change.provided)
+    return NextStep(known, whose + change.advice, command(mine, change.overrides), seconds, change.provided)
 
 
 def _sweeps(studies: Sequence[StudyData]) -> list[list[StudyData]]:

@@ -255,6 +255,17 @@ class Decaying(torch.optim.SGD):
         return loss
 
 
+class Shrinking(torch.optim.SGD):
+    """Takes no closure, as many classes do."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, lr)
+
+    def step(self) -> None:
+        super().step()
+        self.param_groups[0]["lr"] *= 0.9
+
+
 class DecayingLater(Decaying):
     def __init__(self, params: Any, lr: float) -> None:
         super().__init__(params, lr, every=5)
@@ -265,7 +276,8 @@ class DecayingLater(Decaying):
     [
         ("Clipping", "must call the closure, which computes the gradients, before it reads them"),
         ("WithoutGraph", "must call the closure, which computes the gradients, before it reads them"),
-        ("Decaying", "changed `lr` in its param_groups"),
+        ("Decaying", "the step of Decaying changed `lr` in its param_groups"),
+        ("Shrinking", "the step of Shrinking changed `lr` in its param_groups"),
     ],
 )
 def test_an_optimizer_whose_step_would_be_another_than_in_a_plain_loop_is_refused(make_study, name, why):
