@@ -330,7 +330,7 @@ def legend(ax: Axes, lines: Sequence[Any], notes: Mapping[str, Any]) -> None:
         return float(drawn.x1 - ax.figure.bbox.x1) / ax.figure.dpi
 
     if (over := beside(2, 0.1)) > 0:
-        beside(*((2, 0.1 + over) if over < 0.5 else (1, 0.1)))
+        beside(*((2, 0.1 + over) if over < 0.7 else (1, 0.1)))
 
 
 @contextmanager
