@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from analysis.question.stages import REFINE
 from analysis.units import stem
 from study.config.choices import CONF, hidden, nearest_key, workloads_with
 from study.config.kinds import UNKNOWN, as_typed, check_lists, check_ranges, told, told_of_launcher
+from study.config.naming import named
 from study.config.paths import expanded, literal, one_path
 from study.config.schema import SweepConfig
 from study.errors import UsageError
@@ -145,10 +147,26 @@ def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[D
             if override.is_sweep_override() and (why := NOT_SWEPT.match(override.key_or_group)):
                 cure = "choose one value" if why["one"] else "give several as track=[tensorboard,mlflow]"
                 raise UsageError(f"{override.input_line} cannot be swept: all jobs of a sweep share it; {cure}.")
-        points = BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
         swept = _swept_sizes(overrides)
-        for point in points:
-            yield _named(_compose(config_dir, OverridesParser.create().parse_overrides(point)), swept)
+        for config in _points(overrides, config_dir):
+            yield named(config, swept)
+
+
+def _points(overrides: Sequence[Override], config_dir: Path | None) -> Iterator[DictConfig]:
+    """A configuration for each combination of the swept overrides. Hydra takes a quarter of a second for each, so
+    combinations that differ in the batch size alone, on which no choice of a file depends, are composed once."""
+    composed: dict[tuple[str, ...], DictConfig] = {}
+    for texts in BasicSweeper.split_arguments([*overrides], max_batch_size=None)[0]:
+        point = OverridesParser.create().parse_overrides(texts)
+        sizes = [each.value() for each in point if each.key_or_group == "batch_size"]
+        others = tuple(str(each.input_line) for each in point if each.key_or_group != "batch_size")
+        if others not in composed:
+            composed[others] = _compose(config_dir, point)
+        config = deepcopy(composed[others])
+        if sizes:
+            OmegaConf.update(config, "batch_size", sizes[-1])
+        check_ranges({each.key_or_group for each in point}, config.search.space)
+        yield config
 
 
 def _swept_sizes(overrides: Sequence[Override]) -> list[str]:
@@ -160,22 +178,6 @@ def _swept_sizes(overrides: Sequence[Override]) -> list[str]:
     apart = "results" in keys or any(f"${{{key}}}" in folders for key in swept)
     named = any(each.key_or_group == "workload.name" for each in overrides)
     return [] if named or apart else swept
-
-
-def _named(config: DictConfig, swept: Sequence[str]) -> DictConfig:
-    """Name the workload by its swept arguments, such as `fc_mnist_widths-128`; all stay in one results folder."""
-    if swept:
-        config.results = literal(str(config.results))  # a reference to the name keeps the name without arguments
-        values = [_as_name(OmegaConf.select(config, key)) for key in swept]
-        parts = [f"{key.rpartition('.')[2]}-{value}" for key, value in zip(swept, values, strict=True)]
-        config.workload.name = "_".join([str(config.workload.name), *parts])
-    return config
-
-
-def _as_name(value: Any) -> str:
-    """A value as a part of the name of a folder."""
-    plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-    return re.sub(r"[^\w.+]+", "-", str(plain)).strip("-")
 
 
 def _check_config_dir(folder: Path) -> None:
@@ -276,7 +278,6 @@ def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConf
     if "cluster" not in given and config.hydra.launcher._target_ != BASIC:
         raise UsageError("choose a cluster on the command line, cluster=NAME; a configuration file cannot choose one.")
     _offer_schedules(config, given, [CONF, *beside])
-    check_ranges(given, config.search.space)
     for name in list(config.search.space):
         beta = stem(name)  # a half-life replaces the beta that a file sets
         if beta != name and f"search.space.{beta}" not in given:

@@ -1,15 +1,17 @@
 """Overrides do what they say, and bad command lines are refused before anything is written."""
 
 import dataclasses
+import itertools
 from pathlib import Path
 
+import hydra
 import pytest
 from helpers.fused import partly
 
 from analysis.counting import Goal
 from study import records
 from study.__main__ import main
-from study.config import schema
+from study.config import compose, schema
 from study.config.jobs import compositions, parse_jobs
 from study.devices import placement
 from study.errors import UsageError
@@ -343,3 +345,26 @@ def test_a_side_is_hard_only_where_the_parameter_ends(optimizer, schedule, name,
 def test_a_side_of_a_range_beside_choices_is_refused(words):
     with pytest.raises(UsageError, match=r"has the choices \[.*\], so its (high|scale) is not used"):
         parse_jobs(["batch_size=64", *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "times"),
+    [
+        (["batch_size=8,32,64"], 1),
+        (["batch_size=8,32,64", "optimizer=sgd,adam"], 2),
+        (["optimizer=sgd,adam", "+batch_size=8,32,64", "results=here/${batch_size}"], 2),
+        (["workload=transformer_shakespeare", "batch_size='4k tokens',8", "race_factor=2,3"], 2),
+    ],
+)
+def test_batch_sizes_are_composed_once_and_mean_the_same_as_one_by_one(words, times, monkeypatch):
+    calls = []
+    monkeypatch.setattr(compose, "compose", lambda *rest, **more: calls.append(rest) or hydra.compose(*rest, **more))
+    swept = [word for word in words if "," in word]
+    points = itertools.product(
+        *([f"{key}={one}" for one in value.split(",")] for key, value in (word.split("=", 1) for word in swept))
+    )
+    together = list(compositions(words))
+    assert len(calls) == times
+    alone = [next(compositions([*(word for word in words if word not in swept), *point])) for point in points]
+    assert together == alone
+    assert len({str(config) for config in together}) == len(together)
