@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from analysis.counting import AS_ERRORS, INCOMPLETE
-from analysis.errors import Refused
+from analysis.errors import Refused, Unwritten
 from analysis.load import STUDY, StudyData, load
 from analysis.tables import answers
 from analysis.tables.steps_to_result import outcomes
@@ -59,7 +59,7 @@ Watch = Callable[[str], None]
 
 
 class ExportError(Refused):
-    """The export cannot be written; the message says why and what to do."""
+    """No export was begun; the message says why and what to do."""
 
 
 def export(
@@ -76,7 +76,7 @@ def export(
         begin: called once with the number of searches, before the first is written.
 
     Raises:
-        ExportError: the format is unknown, or the folder holds files or cannot be written.
+        ExportError, Unwritten: the format is unknown, the folder holds files, or it cannot be written.
         LoadError: the results folder holds no results, or a file is torn.
 
     >>> from tempfile import TemporaryDirectory
@@ -104,7 +104,7 @@ def export(
         aside.replace(folder)
     except OSError as error:
         cure = "make room, change its permissions or choose another DIR"
-        raise ExportError(f"cannot write to {folder}: {error.strerror or error}; {cure}.") from error
+        raise Unwritten(f"cannot write to {folder}: {error.strerror or error}; {cure}.") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

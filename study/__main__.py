@@ -74,7 +74,7 @@ def _command(argv: Sequence[str]) -> int:
         if faults.debugging() and error.__cause__ is not None:
             errors.print("".join(traceback.format_exception(error)), markup=False)
         errors.print(f"study: {error}", markup=False)
-        return 2 if isinstance(error, Refused) else 1
+        return 1 if isinstance(error, Failed) else 2
     except BrokenPipeError:  # the reader of our output closed it; without this, Python complains at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

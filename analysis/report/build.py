@@ -13,6 +13,7 @@ from analysis import figures
 from analysis.batch_schedules import table as batch_schedules
 from analysis.batch_schedules import verified
 from analysis.counting import RACE, Goal
+from analysis.errors import Unwritten
 from analysis.estimates import at_budget, by_goal, landscape, tuned
 from analysis.labels import goal_text, listed
 from analysis.load import GOAL, STUDY, LoadError, StudyData, folders, load_study
@@ -48,7 +49,7 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
         output: the folder to write to.
 
     Raises:
-        LoadError: as `read` does, or if the report cannot be written.
+        LoadError, Unwritten: as `read` does, or the report cannot be written.
 
     >>> from shutil import copytree
     >>> from tempfile import TemporaryDirectory
@@ -77,7 +78,7 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
         if main is not None:
             _link_from_main(results, main, asked.static)
     except OSError as error:
-        raise LoadError(
+        raise Unwritten(
             f"cannot write {error.filename or output}: {error.strerror or error}; the measurements are safe. Make room"
             f" or change its permissions, then rebuild the report: {again}"
         ) from error

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from study.errors import Refused
+from study.errors import Failed, Refused
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
@@ -16,9 +16,13 @@ class StoreError(Refused):
     """The results folder cannot be read or written, or refuses this study. The message gives reason and cure."""
 
 
-def gone(folder: Path) -> StoreError:
+class Stopped(StoreError, Failed):
+    """The results folder could be written when a command began, and cannot any more. What was written is safe."""
+
+
+def gone(folder: Path) -> Stopped:
     """The error of a command whose folder went away while it trained."""
-    return StoreError(
+    return Stopped(
         f"{folder} is no longer there: it was moved, renamed or removed while this command trained. Trials in it are "
         "safe where it is now. Move it back, or name its new place by results=DIR, and run the same command to "
         "continue."
@@ -84,12 +88,12 @@ def _whole(path: Path, write: Callable[[Path], object]) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError in this block, such as a full disk, into a StoreError with the path, the reason and the cure."""
+    """Turn an OSError in this block, such as a full disk, into a Stopped with the path, the reason and the cure."""
     try:
         yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else error
-        raise StoreError(
+        raise Stopped(
             f"cannot write to {path}: {reason}; finished trials are safe. Make room or change its permissions, and "
             "run the same command to continue; or choose another results=DIR."
         ) from error

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from study.store import atomic
-from study.store.atomic import StoreError
+from study.store.atomic import Stopped, StoreError
 
 BEAT = 10.0
 STALE = 120.0  # longer than the minute for which network file systems cache the times of a file
@@ -85,12 +85,12 @@ class Claim:
                 os.utime(self.path)
 
     def check(self) -> None:
-        """Raise StoreError if another process took this shard over, or the folder is no longer there."""
+        """Raise Stopped if another process took this shard over, or the folder is no longer there."""
         if not os.path.isdir(self.path.parent):
             raise atomic.gone(self.path.parent)
         newer = any(each.shard == self.shard and each.number > self.number for each in _claims(self.path.parent))
         if newer or _content(self.path) != self._content:
-            raise StoreError(
+            raise Stopped(
                 f"{self.path.parent} was taken over by another process, because this one had not touched its "
                 f"claim for {STALE:g} s. Finished trials are kept; run the same command to continue."
             )

@@ -5,6 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.counting import COMPLETE, INFEASIBLE
+from analysis.errors import Unwritten
 from analysis.export import FORMATS, ExportError, export
 from analysis.load import load
 from analysis.tables import audits, steps_to_result, trials
@@ -116,7 +117,7 @@ def test_an_export_is_whole_or_not_there_and_never_among_other_files(own, tmp_pa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("analysis.export.measurements", full)
-    with pytest.raises(ExportError, match="No space left on device; make room"):
+    with pytest.raises(Unwritten, match="No space left on device; make room"):
         export(results, tmp_path / "new", "csv")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "own"]
 

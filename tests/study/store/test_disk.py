@@ -12,16 +12,18 @@ from pathlib import Path
 import pytest
 from helpers.processes import tables
 
-from analysis.load import LoadError
+from analysis.errors import Unwritten
 from analysis.report import build
 from study import store
 from study.__main__ import main
+from study.errors import Failed
 
 SWEEP = ["sweep", "batch_size=256", "search.trials=3", "search.reruns=0", "budget.epochs=2", "engine.workers=1"]
 NOBODY = 65534
 CHILD = """
 import resource, sys
 from study.__main__ import main
+from study.errors import Failed
 for limit in map(int, sys.argv[1].split()):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     status = main(sys.argv[2:])
@@ -113,12 +115,12 @@ def test_a_disk_that_is_full_at_one_write_after_another(swept_once, tmp_path):
     at_trial, at_compaction, at_report, at_last, _ = done.stderr.split("status ")
     folder = results / study.relative_to(undisturbed)
     assert_refused(at_trial, f"{folder}/trials/00000", "File too large")
-    assert at_compaction.startswith("2\n")
+    assert at_compaction.startswith("1\n")
     assert_refused(at_compaction, str(folder / store.COMPACTED), "File too large")
-    assert at_report.startswith("2\n")
+    assert at_report.startswith("1\n")
     assert_refused(at_report, f"{results}/", "File too large")
     assert "the measurements are safe" in at_report
-    assert at_last == "2\n", done.stderr
+    assert at_last == "1\n", done.stderr
     assert done.stderr.endswith("status 0\n"), done.stderr
     assert tables(results) == tables(undisturbed)
     assert not asides(results)
@@ -146,6 +148,7 @@ def test_what_does_not_fit_is_named_and_nothing_changes(tmp_path, make_study, ma
         if size <= most:
             with files_of_at_most(size), pytest.raises(store.StoreError) as refusal:
                 step()
+            assert isinstance(refusal.value, Failed)  # status 1: work had begun
             assert f"cannot write to {folder / name}: File too large; finished trials are safe" in str(refusal.value)
             assert kept(tmp_path) == before
             assert not asides(tmp_path)
@@ -160,7 +163,7 @@ def test_a_report_that_does_not_fit_keeps_the_one_before(tmp_path, make_study, m
     build.build([tmp_path], tmp_path)
     before = kept(tmp_path)
     for size, name in ((10, "tables/steps_to_result.csv"), (5000, "figures/"), (40_000, "")):
-        with files_of_at_most(size), pytest.raises(LoadError) as refusal:
+        with files_of_at_most(size), pytest.raises(Unwritten) as refusal:
             build.build([tmp_path], tmp_path)
         assert f"cannot write {tmp_path / name}" in str(refusal.value)
         assert "File too large" in str(refusal.value)
@@ -194,7 +197,7 @@ def test_read_only_folders_are_named(reachable, make_study, make_curve, write_st
         store.compact(folder)  # gathered, but what was gathered cannot be removed
     assert [curve.trial.index for curve in store.load(folder)] == [0, 1]
     for part in ("tables", "figures", "."):
-        with read_only(reachable / part), pytest.raises(LoadError, match=f"cannot write {reachable / part}.*denied"):
+        with read_only(reachable / part), pytest.raises(Unwritten, match=f"cannot write {reachable / part}.*denied"):
             build.build([reachable], reachable)
     store.compact(folder)
     assert not list((folder / "trials").iterdir())
@@ -221,7 +224,7 @@ def test_a_small_disk_that_fills(swept_once, tmp_path):
         pytest.skip(f"a file system cannot be mounted here: {getattr(error, 'stderr', None) or error}")
     try:
         done = child("-m", "study", *SWEEP, f"results={results}")
-        assert done.returncode == 2
+        assert done.returncode == 1
         assert_refused(done.stderr, str(results), "No space left on device")
         assert not asides(results)
         there = finished(results)
