@@ -4,6 +4,8 @@
 same. `bf16` is bfloat16 autocast, on every device (`study.user_code.autocast`).
 """
 
+from typing import Any
+
 import torch
 
 TOLERANCE = {"fp32": 1e-2, "tf32": 0.1, "bf16": 0.2}
@@ -15,7 +17,11 @@ some multiple of sqrt(e): 0.02 for TF32 and 0.04 for bfloat16."""
 
 
 def settle(precision: str) -> None:
-    """Let this process compute products and convolutions of fp32 tensors in this precision from now on."""
+    """Let this process compute products and convolutions of fp32 tensors in this precision from now on, whatever the
+    user's code has asked of torch."""
+    own: Any = torch.backends
+    for each in (own, own.cudnn, own.mkldnn, own.mkldnn.matmul, own.mkldnn.conv, own.mkldnn.rnn):
+        each.fp32_precision = "none"  # as torch begins; the two flags below leave these alone, and may defer to them
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 

@@ -78,6 +78,7 @@ def _as_before():
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     yield
+    precision.settle("fp32")
     matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
 
 
@@ -96,6 +97,32 @@ def test_each_study_sets_its_precision(question, how, asked):
             call()
             flags = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
             assert flags == (asked == "tf32",) * 2
+
+
+ASKED = {
+    "all products": lambda: setattr(torch.backends, "fp32_precision", "tf32"),
+    "all products in bf16": lambda: setattr(torch.backends, "fp32_precision", "bf16"),
+    "cuDNN": lambda: setattr(torch.backends.cudnn, "fp32_precision", "tf32"),
+    "convolutions": lambda: setattr(torch.backends.cudnn.conv, "fp32_precision", "tf32"),
+    "LSTMs": lambda: setattr(torch.backends.cudnn.rnn, "fp32_precision", "tf32"),
+    "products of matrices": lambda: torch.set_float32_matmul_precision("medium"),
+    "a CPU": lambda: setattr(torch.backends.mkldnn, "fp32_precision", "bf16"),
+    "convolutions of a CPU": lambda: setattr(torch.backends.mkldnn.conv, "fp32_precision", "bf16"),
+}
+"""What the user's code may set in a process before a study is trained."""
+
+
+@pytest.mark.parametrize("asked", ["fp32", "tf32"])
+@pytest.mark.parametrize("before", ASKED)
+def test_a_study_has_its_precision_whatever_the_users_code_asks_of_torch(before, asked):
+    ASKED[before]()
+    precision.settle(asked)
+    cuda, cudnn, mkldnn = torch.backends.cuda, torch.backends.cudnn, torch.backends.mkldnn
+    assert (cuda.matmul.allow_tf32, cudnn.allow_tf32) == (asked == "tf32",) * 2
+    gpu = {each.fp32_precision for each in (cuda.matmul, cudnn.conv, cudnn.rnn)}
+    assert gpu <= ({"tf32"} if asked == "tf32" else {"ieee", "none"})
+    assert {each.fp32_precision for each in (mkldnn.matmul, mkldnn.conv, mkldnn.rnn)} <= {"ieee", "none"}
+    assert torch.backends.fp32_precision == "none"  # which decides wherever there is "none"
 
 
 def test_workers_let_cudnn_choose_its_kernels():
