@@ -76,10 +76,14 @@ class Compiled:
         if refused:
             warnings.warn(f"updates are not compiled, as with engine.compile=false: {refused}", stacklevel=2)
         if refused or slower([partial(each, *after, *arguments) for each in (later, function)], expected.device):
-            self._later = partial(self._update, self._stack.step(self._rows))
+            self._later = self._as_it_is
         else:
             self._later = partial(later, *held)
         return expected
+
+    def _as_it_is(self, *arguments: Tensor) -> Tensor:
+        """The update as it is. Only the stack keeps its step, which may hold memory of a recording."""
+        return self._update(self._stack.step(self._rows), *arguments)
 
     def _compiled(
         self, function: Callable[..., Tensor], rows: Sequence[Tensor], arguments: Sequence[Tensor]

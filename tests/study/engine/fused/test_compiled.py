@@ -1,5 +1,6 @@
 """A compiled update is the update as it is, to rounding; what cannot be compiled, or differs, stays as it is."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -177,6 +178,36 @@ def wrong_losses(graph: Any, tensors: Sequence[Tensor]) -> Callable[..., Tensor]
 def broken(graph: Any, tensors: Sequence[Tensor]) -> Callable[..., Tensor]:
     """A compiler that fails, after it has said so at length."""
     raise OSError("no compiler\nand much more")
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_an_update_is_compiled_once_however_often_the_stack_is_full(question, monkeypatch, compiles):
+    """Several trials may end at one evaluation, and others take their places later."""
+    made: list[Any] = []
+
+    def backend(graph: Any, tensors: Sequence[Tensor]) -> Any:
+        made.append(graph)
+        if compiles:
+            return graph
+        raise OSError("no compiler")
+
+    monkeypatch.setattr(compiled, "inductor", backend)
+    workload = WORKLOADS["linear_chain"]
+    study = question("linear_chain", "nesterov", "linear_decay", steps=12)
+    found, expected = (started(study, workload, each) for each in (True, False))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for each in (found, expected):
+            for _ in range(3):
+                each.advance(2)
+                each.end(3)
+                each.end(2)
+                each.advance(1)
+                for trial in Queue(study, range(4)).trials[2:]:
+                    each.start(trial)
+    assert (len(made), len(told)) == (1, 0 if compiles else 1)
+    for name, tensor in rows(expected).items():
+        torch.testing.assert_close(rows(found)[name], tensor, rtol=0, atol=0)
 
 
 REFUSALS: dict[str, tuple[Blobs, Backend | None, str]] = {
