@@ -58,11 +58,14 @@ class Compiled:
         if self._later is not None:
             return self._later(*arguments)
         function, held = as_function(self._stack, self._rows, self._update)
-        before, after = ([tensor.clone() for tensor in held] for _ in range(2))
+        before: list[Tensor] = []
+        after: list[Tensor] = []
         try:
+            before, after = copies(held), copies(held)
             later, losses = self._compiled(function, after, arguments)
             refused = ""
         except Exception as error:  # code of users and compilers may raise any
+            before, after = [], []  # the update as it is needs memory, too
             if out_of_memory(error):
                 release_cached_memory()
             refused = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
@@ -101,6 +104,11 @@ class Compiled:
         triples = zip(found, expected, before, strict=True)
         rows = ([each.reshape(self._rows, -1).float() for each in triple] for triple in triples)
         return max(_apart(*triple) for triple in rows)
+
+
+def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of tensors."""
+    return [tensor.clone() for tensor in tensors]
 
 
 def as_function(stack: Stack, rows: int, update: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], list[Tensor]]:

@@ -232,6 +232,15 @@ def test_what_cannot_be_compiled_or_differs_stays_as_it_is(question, traced_alon
     assert len(told) == 1
 
 
+def test_an_update_without_room_for_its_check_stays_as_it_is(question, traced_alone, monkeypatch):
+    """Fewer lanes would take much longer than an update that is not compiled."""
+    monkeypatch.setattr(compiled, "copies", lambda tensors: full())
+    fused = started(question("linear_chain"), WORKLOADS["linear_chain"], True)
+    with pytest.warns(UserWarning, match=REFUSED + "OutOfMemoryError: no room"):
+        fused.advance(2)
+    assert not traced_alone
+
+
 def test_large_graphs_are_not_compiled(question, traced_alone, monkeypatch):
     monkeypatch.setattr(compiled, "MOST_OPERATIONS", 20)
     with pytest.warns(UserWarning, match=r"ValueError: its graph has \d+ operations, and at most 20 are compiled"):
