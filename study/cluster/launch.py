@@ -1,5 +1,6 @@
 """Trains the studies of a sweep in jobs that a Hydra launcher starts, and follows the jobs by the files they write."""
 
+import hashlib
 import importlib
 import logging
 import os
@@ -276,7 +277,8 @@ def _gpus(cluster: Cluster, settings: dict[str, Any], shared: placement.Placemen
     apart = placement.gpus_apart(settings["n_jobs"], (shared.workers or 1) * (shared.devices or 1))
     folder = Path(tempfile.gettempdir()) / f"batch-size-study-{os.getuid()}"
     folder.mkdir(exist_ok=True)
-    return {folder / f"gpus-{seen}-{number}-of-{len(apart)}": seen for number, seen in enumerate(apart)}
+    names = [hashlib.sha256(seen.encode()).hexdigest()[:16] for seen in apart]  # GPUs may have long ones, or with a /
+    return {folder / f"gpus-{name}-{n}-of-{len(apart)}": apart[n] for n, name in enumerate(names)}
 
 
 def _task(

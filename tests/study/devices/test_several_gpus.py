@@ -200,6 +200,24 @@ def test_gpus_that_were_granted_keep_their_names(monkeypatch, granted, count, pr
     assert placement.gpus_apart(processes, each) == seen
 
 
+@pytest.mark.parametrize(
+    "granted",
+    [
+        ["0", "1"],
+        [f"GPU-8932f937-d72c-4106-c12f-20bd9faed9f{number}" for number in range(8)],
+        ["MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/0"],  # as older drivers name a part of a GPU
+    ],
+)
+def test_a_job_takes_gpus_of_any_name(tmp_path, monkeypatch, granted):
+    monkeypatch.setattr(launch.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(granted))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(granted))
+    local = launch.Cluster("local", {})
+    gpus = launch._gpus(local, {"n_jobs": 1}, Placement(device="cuda", workers=len(granted)))
+    with job_process._free(gpus, 0) as seen:
+        assert seen == ",".join(granted)
+
+
 @pytest.mark.parametrize(("local", "device"), [("0", "cuda:0"), ("1", "cuda:1"), (None, "cuda:1")])
 def test_a_process_of_torchrun_takes_the_gpu_of_its_local_rank(monkeypatch, local, device):
     """On the second machine of two with four processes each; without LOCAL_RANK, by its rank among all."""
