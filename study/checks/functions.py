@@ -8,13 +8,14 @@ Shapes: P examples of a pool, B examples in a batch.
 
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from study.checks import broadcast
 from study.checks.calling import FEW, Metric, calling, loss_of
 from study.checks.model import (
     augmented,
@@ -46,7 +47,9 @@ SECONDS = 0.05
 COUPLED = 1e-6
 """Largest gradient at another example's outputs, relative to that at its own."""
 INSTEAD = {
-    "loss": "give the workload `weights(targets) -> [B]`: a step then descends the weighted mean of the whole batch",
+    "loss": "leave out a mean over examples; for a weighted one give the workload `weights(targets) -> [B]`; if the "
+    "loss compares examples, as contrastive ones do, let each example be a group of them, with inputs [B, G, ...], or "
+    "train by a script of your own (docs/guide/own-script.md)",
     "errors": "use `metrics = {name: f(outputs [N, ...], targets [N, ...]) -> float}` for a number of a whole split, "
     "and `error_weights(targets) -> [B]` for a weighted mean",
     "weights": "compute constants such as class frequencies once, from the training set",
@@ -307,8 +310,20 @@ class Check:
         rest = f"beside {len(rows) - 1} others" if len(rows) > 1 else "alone"
         raise UsageError(
             f"{self.study.name}'s {self.name} of an example must not depend on the other examples of its batch, but "
-            f"it is {known[worst]:.4g} {where} and {found[worst]:.4g} {rest}; {INSTEAD[self.kind]}."
+            f"it is {known[worst]:.4g} {where} and {found[worst]:.4g} {rest}; {self._cure()}"
         )
+
+    def _cure(self) -> str:
+        """How to mend a function that depends on other examples: the shapes, if they make the difference."""
+        few = self.bases[0]
+        outputs, targets = self.pool.take(few)
+        for *mended, cure in broadcast.mended(outputs, targets):
+            with suppress(Exception), generators.seeded(0), torch.no_grad():
+                whole = self.function(*map(trees.cloned, mended))
+                rows = [trees.part(tree, torch.tensor([1, 0])) for tree in mended]
+                if whole.shape == (len(few),) and not self._differ(whole[[1, 0]], self.function(*rows)).any():
+                    return cure
+        return f"{INSTEAD[self.kind]}."
 
     def _is_rounding(self, rows: Tensor, places: Tensor, known: Tensor, found: Tensor) -> bool:
         """Whether a small difference vanishes in float64, for functions that take it."""
@@ -349,5 +364,5 @@ class Check:
                     raise UsageError(
                         f"{self.study.name}'s loss of an example must not depend on the other examples of its batch, "
                         f"but its gradient is {others:.2g} at the outputs of {len(rows) - 1} others and {own:.2g} at "
-                        f"its own; {INSTEAD['loss']}."
+                        f"its own; {self._cure()}"
                     )

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from study.checks import broadcast
 from study.checks.calling import FEW, Metric, calling, loss_of
 from study.data import trees
 from study.data.resident import EVALUATION_CHUNK
@@ -219,11 +220,11 @@ def values_of(
     examples = trees.count(targets)
     values = _called(study, name, few, outputs, lambda: function(trees.cloned(outputs), trees.cloned(targets)))
     if not isinstance(values, Tensor) or values.shape != (examples,):
-        pairs = isinstance(values, Tensor) and values.numel() > examples and _alike(outputs, targets)
+        pairs = isinstance(values, Tensor) and values.shape[:2] == (examples, examples)
+        cures = [cure for *_, cure in broadcast.mended(outputs, targets)] if pairs else []
         raise UsageError(
             f"{study.name}'s {name} must be a number per example, of shape [{examples}] for {examples} of them, but "
-            f"got {trees.described(values)}; "
-            + (_pairs(outputs, targets) if pairs else _cure_of_shape(values, examples))
+            f"got {trees.described(values)}; " + (cures[0] if cures else _cure_of_shape(values, examples))
         )
     if finite and not values.isfinite().all():
         raise UsageError(f"{study.name}'s {name} is not finite before training, of {few}.")
@@ -235,24 +236,6 @@ def _cure_of_shape(values: Any, examples: int) -> str:
     if examples > 1 and isinstance(values, Tensor) and values.dim() == 0:
         return "do not take the mean: the losses of torch return each example with reduction='none'."
     return "take the mean over outputs yourself, but not over examples."
-
-
-def _alike(outputs: Any, targets: Tree) -> tuple[Tensor, Tensor] | None:
-    """Outputs and targets without the last axis of one of them, if the other lacks it and its length is 1."""
-    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or len(targets) < 2:
-        return None
-    if outputs.shape == (*targets.shape, 1):
-        return outputs.squeeze(-1), targets
-    return (outputs, targets.squeeze(-1)) if targets.shape == (*outputs.shape, 1) else None
-
-
-def _pairs(outputs: Tensor, targets: Tensor) -> str:
-    """That outputs and targets of these shapes are broadcast, and the cure."""
-    longer = "outputs" if outputs.dim() > targets.dim() else "targets"
-    return (
-        f"outputs {trees.described(outputs)} and targets {trees.described(targets)} are broadcast to all pairs of "
-        f"examples: use {longer}.squeeze(-1)."
-    )
 
 
 def of_targets(weights: Weights) -> Metric:
@@ -323,21 +306,30 @@ def _check_metric(study: Study, name: str, metric: Any, outputs: Any, targets: T
         )
     if not math.isfinite(number):
         raise UsageError(f"{study.name}'s {name} is {number} before training, of {few}; return a finite number.")
-    if alike := _alike(outputs, targets):
-        number, other = _tried(measured), _tried(lambda: measured(*alike))
-        if number is not None and other is not None and not math.isclose(number, other, rel_tol=SAME):
+    _check_paired(study, name, measured, outputs, targets)
+
+
+def _check_paired(study: Study, name: str, measured: Callable[..., Any], outputs: Any, targets: Tree) -> None:
+    """Raise UsageError if a metric compares all pairs of examples by broadcasting: it stays the same if the targets are
+    exchanged, but not if both have one shape."""
+    for *mended, cure in broadcast.mended(outputs, targets):
+        rolled = trees.mapped(lambda leaf: leaf.roll(1, 0), targets)
+        number, exchanged, other = (_tried(measured, *each) for each in ((outputs, targets), (outputs, rolled), mended))
+        if number is None or exchanged is None or other is None:
+            continue
+        if math.isclose(number, exchanged, rel_tol=SAME) and not math.isclose(number, other, rel_tol=SAME):
             raise UsageError(
                 f"{study.name}'s {name} must compare each example with its own target, but it is {number:.4g}, and "
-                f"{other:.4g} without the last axis of length 1; {_pairs(outputs, targets)}"
+                f"{other:.4g} with both of one shape; {cure}"
             )
 
 
-def _tried(call: Callable[[], Any]) -> float | None:
+def _tried(call: Callable[..., Any], *given: Any) -> float | None:
     """The finite number that the call returns, if it does: a metric may need the shapes that the model gives."""
     try:
         with warnings.catch_warnings(), generators.seeded(0):
             warnings.simplefilter("ignore")
-            number = float(call())
+            number = float(call(*given))
     except Exception:
         return None
     return number if math.isfinite(number) else None

@@ -126,7 +126,7 @@ def writing(outputs, targets):
 
 LOSSES = {
     "of the batch size": (lambda o, t: ce(o, t) / len(t), "alone and .* beside"),
-    "weights normalised over the batch": (normalised_weights, "alone and .* others; give the workload `weights"),
+    "weights normalised over the batch": (normalised_weights, "alone and .* others; .* give the workload `weights"),
     "class-balanced over the batch": (balanced, "`weights"),
     "hardest examples of the batch": (hardest, "other examples"),
     "contrastive": (contrastive, "other examples"),
@@ -226,10 +226,24 @@ def distance(outputs, targets):
     return (outputs - targets).abs()
 
 
+def as_column(metric):
+    return lambda o, t: metric(o, t[:, None])
+
+
+AVOID = r"pairs of examples: use "
 ONE_OUTPUT = {
-    "a metric of all pairs": ({"metrics": {"u": unexplained}}, r"metrics\['u'\] must compare each .*outputs.squeeze"),
-    "an error of all pairs": ({"errors": {"d": distance}}, r"\[8, 8\]; outputs float32 \[8, 1\] and targets .*pairs"),
+    "a metric of all pairs": (
+        {"metrics": {"u": unexplained}},
+        rf"metrics\['u'\] must compare .*{AVOID}outputs.squeeze",
+    ),
+    "a mean of means": ({"metrics": {"u": lambda o, t: distance(o, t).mean(1).mean()}}, f"{AVOID}targets.unsqueeze"),
+    "an error of all pairs": ({"errors": {"d": distance}}, rf"got float32 \[8, 8\]; outputs .*{AVOID}outputs.squeeze"),
+    "its mean": ({"errors": {"d": lambda o, t: distance(o, t).mean(1)}}, rf"\[8, 1\] .* {AVOID}targets.unsqueeze"),
+    "a loss": ({"loss": lambda o, t: distance(o, t).mean(-1)}, f"loss of an example must .*{AVOID}targets.unsqueeze"),
+    "a loss of the batch": ({"loss": lambda o, t: (o - o.mean(0)).squeeze(1) ** 2 + t}, "; leave out a mean over"),
+    "pairs that are meant": ({"loss": lambda o, t: F.relu(o - o.T).mean(1)}, "examples, as contrastive ones do"),
     "a metric that squeezes": ({"metrics": {"u": lambda o, t: unexplained(o.squeeze(1), t)}}, None),
+    "a metric that adds the axis": ({"metrics": {"u": as_column(unexplained)}}, None),
     "a metric that flattens": ({"metrics": {"u": lambda o, t: unexplained(o.flatten(), t)}}, None),
     "a metric that indexes": ({"metrics": {"u": lambda o, t: unexplained(o[:, 0], t)}}, None),
     "a metric of the means": ({"metrics": {"bias": lambda o, t: (o.mean() - t.mean()).abs()}}, None),
@@ -237,11 +251,32 @@ ONE_OUTPUT = {
 }
 
 
+class Named(nn.Module):
+    """Its output has a name; there is another one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 1)
+
+    def forward(self, x):
+        return {"y": self.layer(x), "x": x}
+
+
 @pytest.mark.parametrize(("members", "said"), ONE_OUTPUT.values(), ids=ONE_OUTPUT)
 def test_one_output_and_targets_without_its_axis_are_not_broadcast(make_study, members, said):
-    loss = {"loss": lambda o, t: distance(o.squeeze(1), t)}
+    loss, targets = {"loss": lambda o, t: distance(o.squeeze(1), t)}, torch.arange(N).sin()
     with refused(said):
-        check(make_study(), made(lambda: nn.Linear(6, 1), **loss | members), targets=torch.arange(N).sin())
+        check(make_study(), made(lambda: nn.Linear(6, 1), **loss | members), targets=targets)
+    named = {
+        member: {name: by_name(each) for name, each in value.items()} if isinstance(value, dict) else by_name(value)
+        for member, value in (loss | members).items()
+    }
+    with refused(said and said.replace("outputs.squeeze", "squeeze")):
+        check(make_study(), made(Named, **named), targets=targets)
+
+
+def by_name(function):
+    return lambda o, t: function(o["y"], t)
 
 
 def test_targets_with_an_axis_that_the_outputs_lack_are_not_broadcast(make_study):
