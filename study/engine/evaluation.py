@@ -3,7 +3,6 @@
 Shapes: B examples in a batch, N examples in a split, E evaluations.
 """
 
-import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from study.devices import generators
 from study.devices.memory import fetched, out_of_memory, release_cached_memory
 from study.records import Curve, Study, Trial
 from study.user_code.autocast import computed
+from study.user_code.whole_split import WholeSplit
 from workloads.base import Metric, Workload, judges, metrics_of, optional
 
 T = TypeVar("T")
@@ -269,7 +269,7 @@ def _measured(
 ) -> Callable[[], list[dict[str, float]]]:
     """As `measure`, in chunks of the size that the log holds; the function waits for the errors and returns them."""
     data, workload = log.data, log.workload
-    wholes = [_Wholes(metrics, data.device) for _ in range(models)]
+    wholes = [WholeSplit(workload.name, metrics, data.device) for _ in range(models)]
     # A metric needs all examples of a split, so every rank of a team measures them.
     shared = not metrics
     share = data.team.share(len(chosen)) if shared else range(len(chosen))
@@ -315,44 +315,6 @@ def _per_example(
         # Not a product: the error of an example without weight, such as one of padding alone, may be NaN.
         each = [*(torch.where(weights > 0, weights * values, 0) for values in each), weights]
     return each
-
-
-class _Wholes:
-    """The metrics of one model: they see a whole split."""
-
-    def __init__(self, metrics: Mapping[str, Metric], device: torch.device) -> None:
-        self.metrics: dict[str, Any] = {name: copy.deepcopy(each) for name, each in metrics.items()}
-        self.updated = {name for name, each in self.metrics.items() if hasattr(each, "update")}
-        for name in self.updated:
-            if hasattr(self.metrics[name], "to"):  # those of torchmetrics hold tensors
-                self.metrics[name].to(device)
-            self.metrics[name].reset()
-        self.outputs: list[Tree] = []
-        self.targets: list[Tree] = []
-
-    def add(self, outputs: Tree, targets: Tree, model: int, models: int) -> None:
-        """Add a chunk: the outputs of all models [models * N, ...]; this model is number `model`."""
-        if not self.metrics:
-            return
-        size = trees.count(targets)
-        own = outputs
-        if models > 1:
-            own = trees.part(outputs, slice(model * size, (model + 1) * size))
-        for name in self.updated:
-            self.metrics[name].update(trees.cloned(own), trees.cloned(targets))
-        if len(self.updated) < len(self.metrics):
-            self.outputs.append(trees.cloned(own))
-            self.targets.append(trees.cloned(targets))
-
-    def values(self) -> dict[str, float]:
-        """Metric name -> its value on all examples added."""
-        if not self.metrics:
-            return {}
-        whole = (trees.cat(self.outputs), trees.cat(self.targets)) if self.outputs else ()
-        return {
-            name: float(each.compute() if name in self.updated else each(*map(trees.cloned, whole)))
-            for name, each in self.metrics.items()
-        }
 
 
 @lru_cache(maxsize=16)
