@@ -36,6 +36,15 @@ CURES = (
         r"Target -?\d+ is out of bounds",
         "class numbers must go from 0 to one less than the number of the model's outputs",
     ),
+    (
+        r"missing the required .forward. function",
+        "give the model a method forward(inputs) that returns what the workload's loss takes; a method that computes a "
+        "loss itself, such as training_step, is not called",
+    ),
+    (
+        r"forward\(\) (missing|takes) \d+",
+        "inputs that are a tuple give the arguments of forward in order; those that are a mapping give them by name",
+    ),
 )
 """For messages of torch that name no cure: part of a message -> the rule and the cure."""
 

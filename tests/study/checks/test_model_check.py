@@ -252,3 +252,40 @@ TYPES = {
 def test_types_and_shapes_that_torch_refuses_have_a_cure(make_study, inputs, targets, cure):
     with refused(cure):
         check_model(make_study(), Keeping(lambda w, o, t: cross_entropy(o, t)), inputs, targets)
+
+
+class Training(nn.Module):
+    """As a LightningModule of a user: the loss is within a step, and there is no forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 2)
+
+    def training_step(self, batch, index):
+        return F.cross_entropy(self.layer(batch[0]), batch[1])
+
+
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 2)
+
+    def forward(self, x, mask):
+        return self.layer(x * mask)
+
+
+FORWARDS = {
+    "a step": (Training, INPUTS, r"give the model a method forward\(inputs\) that returns what the workload's loss"),
+    "a list of modules": (lambda: nn.ModuleList([nn.Linear(6, 2)]), INPUTS, r"a method forward\(inputs\)"),
+    "too few inputs": (Masked, INPUTS, "inputs that are a tuple give the arguments of forward in order"),
+    "another name": (Masked, {"x": INPUTS, "mask_": INPUTS}, "those that are a mapping give them by name"),
+    "too many inputs": (Masked, (INPUTS, INPUTS, INPUTS), "inputs that are a tuple give the arguments"),
+    "by name": (Masked, {"x": INPUTS, "mask": INPUTS}, None),
+    "in order": (Masked, (INPUTS, INPUTS), None),
+}
+
+
+@pytest.mark.parametrize(("build", "inputs", "cure"), FORWARDS.values(), ids=FORWARDS)
+def test_models_that_take_no_such_inputs_have_a_cure(make_study, build, inputs, cure):
+    with refused(cure):
+        check_model(make_study(), Keeping(lambda w, o, t: cross_entropy(o, t), build), inputs, TARGETS)
