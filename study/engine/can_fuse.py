@@ -217,6 +217,7 @@ def refusal(study: Study, workload: Workload, data: Data) -> str | None:
         try:
             with generators.restored(data.device):
                 run, slower = (Run(small, workload, data, trial) for _ in range(2))
+                passes = _counted(run)
                 for share in (1.0, 0.5):
                     before = [parameter.detach().clone() for parameter in run.model.parameters()]
                     for each, part in ((run, 1.0), (slower, share)):
@@ -229,7 +230,8 @@ def refusal(study: Study, workload: Workload, data: Data) -> str | None:
                     "because its step takes no notice of `lr` in its param_groups, which schedules and groups set: let "
                     "it read group['lr']"
                 )
-            if moved and _in_a_loop(partial(Run, small, workload, data, trial), run) is False:
+            again = len(passes) > run.step  # as SAM computes gradients at other weights: no plain loop does
+            if moved and not again and _in_a_loop(partial(Run, small, workload, data, trial), run) is False:
                 return f"because its step {GRADIENTS_FIRST}"
         except Failed as error:
             return f"because {error}"
@@ -239,6 +241,19 @@ def refusal(study: Study, workload: Workload, data: Data) -> str | None:
             told = str(error).splitlines()[0] if str(error) else type(error).__name__
             return f"with {', '.join(f'{n}={v:g}' for n, v in small.resolved(trial.hyperparameters).items())}: {told}"
     return None
+
+
+def _counted(run: Run) -> list[float]:
+    """A list that grows with each computation of gradients in this run."""
+    passes: list[float] = []
+    descend = run._descend
+
+    def counted(learning_rate: float) -> Tensor:
+        passes.append(learning_rate)
+        return descend(learning_rate)
+
+    run._descend = counted  # type: ignore[method-assign]
+    return passes
 
 
 def _in_a_loop(begin: Callable[[], Run], by_closure: Run | None = None) -> bool | None:

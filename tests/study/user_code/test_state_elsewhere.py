@@ -287,6 +287,34 @@ def test_an_optimizer_whose_step_would_be_another_than_in_a_plain_loop_is_refuse
     )
 
 
+class Sharpness(torch.optim.Optimizer):
+    """SAM as many write it: two gradients if there is a closure, otherwise SGD."""
+
+    def __init__(self, params: Any, lr: float, rho: float = 0.5) -> None:
+        super().__init__(params, {"lr": lr, "rho": rho})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        weights = [weight for group in self.param_groups for weight in group["params"]]
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+            moves = [self.defaults["rho"] * weight.grad.sign() for weight in weights]
+            torch._foreach_add_(weights, moves)
+            with torch.enable_grad():
+                closure()
+            torch._foreach_sub_(weights, moves)
+        for weight in weights:
+            weight.sub_(self.param_groups[0]["lr"] * weight.grad)
+        return loss if closure is not None else None
+
+
+def test_an_optimizer_that_computes_gradients_again_need_not_make_the_step_of_a_plain_loop(make_study):
+    """It was told to call the closure first, as it does."""
+    study, workload = asked(make_study, optimizer=f"{__name__}.Sharpness", space=RATE), of(users.mlp)
+    assert can_fuse.refusal(study, workload, workload.data()) is None
+
+
 def test_a_rate_that_an_optimizer_changes_later_ends_the_sweep(make_study):
     study, workload = asked(make_study, optimizer=f"{__name__}.DecayingLater", space=RATE), of(users.mlp)
     assert can_fuse.refusal(study, workload, workload.data()) is None
