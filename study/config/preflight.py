@@ -9,6 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from analysis.question.columns import TABLE_COLUMNS
 from study import store
 from study.checks.calling import FEW, calling, in_the_loss
 from study.checks.command import check_command, check_engine, check_program
@@ -391,4 +392,9 @@ def check_names(study: Study, workload: Workload) -> None:
             raise UsageError(
                 f"search.space.{name} is a parameter of neither optimizer {study.optimizer}, {study.scheduled_by} nor "
                 f"workload {study.name}{suggest(name, asked)}"
+            )
+        if name in TABLE_COLUMNS:
+            raise UsageError(
+                f"search.space.{name} would share its name with a column of the tables; let {study.name} call it "
+                f"own_{name}."
             )

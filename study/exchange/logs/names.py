@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from analysis.counting import NUMBER
+from analysis.question.columns import TABLE_COLUMNS
 from study.exchange.importing import ImportRefused
 from workloads.suggest import suggest
 
@@ -147,6 +148,10 @@ class Asked:
         names = re.findall(r"\{(\w+)\}", pattern or "")
         if pattern is not None and (not names or len(set(names)) < len(names)):
             raise ImportRefused(f"--run-name must name each value once, as 'bs{{batch_size}}_*', but got {pattern!r}.")
+        for name in sorted(TABLE_COLUMNS.difference(ROLES).intersection([*columns, *values, *names])):
+            raise ImportRefused(
+                f"a hyperparameter {name} would share its name with a column of the tables; call it own_{name}."
+            )
         return cls(columns, values, pattern, size)
 
     @property
@@ -259,11 +264,16 @@ def hyperparameter(name: str, others: Collection[str]) -> str:
 
     >>> hyperparameter("optimizer/lr", ["optimizer/lr", "seed"]), hyperparameter("a/eps", ["a/eps", "b/eps"])
     ('learning_rate', 'a_eps')
+
+    A name that a column of the tables has gets another beginning:
+
+    >>> hyperparameter("seeds", ["seeds"])
+    'own_seeds'
     """
     short = plain(last(name))
     alone = sum(plain(last(other)) == short for other in others) == 1
     found = short if alone else plain(name)
-    return SHORT.get(found, found)
+    return f"own_{found}" if found in TABLE_COLUMNS else SHORT.get(found, found)
 
 
 def listed(names: Iterable[Any], most: int = 20) -> str:

@@ -50,7 +50,7 @@ def of_runs(made: Gathering) -> dict[str, dict[str, Any]]:
                 made.facts[f"Left out {key}, because --map names another {name}"] = None
             else:
                 named[key] = name
-                if name in names.SHORT.values():
+                if name in names.SHORT.values() or name.startswith("own_"):
                     made.read(name, key)
     _check_one_each(held, {key: name for key, name in named.items() if name not in made.asked.set_otherwise})
     runs = {run: {named[key]: cell for key, cell in held[run].items() if key in named} for run in order}

@@ -168,6 +168,15 @@ def test_a_parameter_of_the_loss_and_of_the_training_is_refused(make_study):
         check_names(make_study({**space, "beta1": 0.9, "beta2": 0.9}, optimizer="adam"), workload)
 
 
+@pytest.mark.parametrize("name", ["low", "seeds", "stage", "status"])
+def test_a_parameter_of_the_loss_with_the_name_of_a_column_is_refused(make_study, name):
+    """The interval or the seeds of S(B) would take its place in the tables."""
+    workload = Blobs()
+    workload.hyperparameters = (name,)
+    with pytest.raises(UsageError, match=f"search.space.{name} would share its name .*; let tiny call it own_{name}"):
+        check_names(make_study({"learning_rate": 0.1, name: 1.0}, optimizer="sgd"), workload)
+
+
 def test_a_tuple_of_one_name_without_its_comma_is_refused(make_study):
     """It was read letter by letter."""
     workload = Blobs()

@@ -1,0 +1,53 @@
+"""A hyperparameter never takes the place of a column of the tables: S(B), its interval and counts would be lost."""
+
+import re
+
+import pytest
+from helpers.estimated import estimated
+
+from analysis import export
+from analysis.load import load
+from analysis.question.columns import TABLE_COLUMNS
+from analysis.tables import trials
+from study.exchange.importing import ImportRefused
+from study.exchange.logs.importing import import_log
+from study.exchange.logs.names import FROM_EXPORT, LABELS, ROLES, Asked
+
+GIVEN = sorted(TABLE_COLUMNS - {name for known in ROLES.values() for name in known} - {*ROLES, *LABELS, *FROM_EXPORT})
+RUNS = [(run, size) for size in (8, 16, 32) for run in range(4)]
+
+
+def read(tmp_path, name):
+    """(the studies, what was said) of runs with a column of this name, which differs between them."""
+    rows = [f"{s}-{r},{s},{step},{1 - step / 100 * (r + 1)},{(r + 1) / 7}\n" for r, s in RUNS for step in (10, 20, 30)]
+    (tmp_path / "log.csv").write_text("".join([f"run,batch_size,step,val/loss,{name}\n", *rows]))
+    said = import_log(tmp_path / "log.csv", tmp_path / "results", Asked.parse(), ["val/loss<0.5"])
+    return list(load(tmp_path / "results")), said
+
+
+def tables(studies):
+    """Those that have a column for each hyperparameter."""
+    return estimated(studies).steps, trials.trials(studies), export.trials(studies[0])
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_column_of_a_log_leaves_the_columns_of_the_tables_alone(tmp_path, name):
+    (tmp_path / "plain").mkdir()
+    ours, _ = read(tmp_path / "plain", "alpha")
+    theirs, said = read(tmp_path, name)
+    for expected, table in zip(tables(ours), tables(theirs), strict=True):
+        found = table.rename(columns={f"own_{name}": "alpha"})[list(expected)]
+        assert found.drop(columns="workload").astype(str).equals(expected.drop(columns="workload").astype(str))
+    assert f"Read own_{name} from {name}." in said.read
+
+
+def test_every_column_beside_hyperparameters_is_known(tmp_path):
+    studies, _ = read(tmp_path, "alpha")
+    for table in (*tables(studies), studies[0].trials):
+        assert {*table} - {"alpha"} <= TABLE_COLUMNS
+
+
+@pytest.mark.parametrize("asked", [{"maps": ["low=alpha"]}, {"sets": ["low=3"]}, {"pattern": "b{batch_size}_{low}"}])
+def test_the_user_cannot_name_a_hyperparameter_so(asked):
+    with pytest.raises(ImportRefused, match=re.escape("a hyperparameter low would share its name with a column")):
+        Asked.parse(**asked)
