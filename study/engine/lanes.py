@@ -179,7 +179,7 @@ class Lanes:
         """For each row, whether its trained weights were finite after the latest steps."""
         compiles = compiled and self.stack.replayable
         self._compiled_rows = next(height for height in heights if height >= capacity) if compiles else None
-        self._compiled: Compiled | None = None
+        self._compiled: dict[int, Compiled] = {}
 
     def start(self, trial: Trial, model: nn.Module | None = None) -> None:
         """Give the next free row to a trial, with its own initial model or the given one."""
@@ -339,9 +339,9 @@ class Lanes:
             self._updated = None  # free the old recording first: each has its own memory
             by = of_tensors(self.workload, self.data, rows, names)
             if rows == self._compiled_rows:
-                tolerance = precision.TOLERANCE[self.study.precision]  # compile once: the stack may be full again
-                self._compiled = self._compiled or Compiled(self.stack, rows, by, tolerance)
-                update: Callable[..., Tensor] = self._compiled
+                fresh = Compiled(self.stack, rows, by, precision.TOLERANCE[self.study.precision])
+                # Each batch size is compiled once: the stack may be full again.
+                update: Callable[..., Tensor] = self._compiled.setdefault(self.batch_size, fresh)
             else:
                 update = partial(by, self.stack.step(rows))
             self._updated = key, replayed(update, self.device, "updates") if self.stack.replayable else update

@@ -14,6 +14,7 @@ from helpers.desks import Curves, assert_near, assert_same_bits, full
 from helpers.fused import Queue, partly
 from torch import Tensor
 
+from analysis.question.batch_schedules import BatchSchedule
 from study.engine import lanes
 from study.engine.fused import compiled
 from study.engine.lanes import Lanes
@@ -105,6 +106,14 @@ def test_curves_of_the_traced_update_are_those_of_the_update_as_it_is(question, 
     how, optimizer, workload = CASES[case]
     study = question(how, optimizer, steps=12)
     assert_same_bits(trained(study, workload, True), trained(study, workload, False))
+
+
+def test_each_size_of_a_growing_batch_is_compiled_once(question, traced_alone):
+    workload = WORKLOADS["linear_chain"]
+    grows = BatchSchedule("listed", switches=(18, 42), sizes=(8, 16))
+    study = replace(question("linear_chain", "momentum", steps=12), batch_schedule=grows)
+    assert_same_bits(trained(study, workload, True), trained(study, workload, False))
+    assert len(traced_alone) == 3
 
 
 @pytest.mark.parametrize(
