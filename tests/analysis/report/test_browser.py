@@ -3,15 +3,14 @@
 import html
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from helpers.browser import CHROMIUM, Browser
 
 from analysis.report.build import build
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PUBLISHED = Path(__file__).parents[3] / "results/published"
 QUIET = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
 QUIET += " --disable-component-update --hide-scrollbars --enable-logging=stderr --virtual-time-budget=2000"
@@ -99,3 +98,20 @@ def test_only_the_scripts_of_the_page_run(tmp_path):
     assert "<title>mlp_digits" in done.stdout
     (complaint,) = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     assert "violates the following Content Security Policy" in complaint
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_the_answer_on_three_optimizers_fits_at_every_width(tmp_path):
+    build([PUBLISHED / "fc_mnist_128"], tmp_path)
+    browser = Browser(tmp_path / "chrome")
+    try:
+        for width in (360, 390, 640, 800, 1000, 1090, 1200, 1300, 1400, 1920):
+            browser.open(tmp_path / "report.html", width)
+            assert browser.ask("document.documentElement.scrollWidth") <= width
+            cells = "[...document.querySelectorAll('.answers td, .answers small')]"
+            assert browser.ask(f"Math.max(...{cells}.map(each => each.getBoundingClientRect().right))") <= width
+            stacked = f"{cells}.map(each => [getComputedStyle(each).display, getComputedStyle(each).borderTopWidth])"
+            assert all(border == "0px" for shown, border in browser.ask(stacked) if shown == "block"), width
+    finally:
+        browser.close()
