@@ -1,7 +1,7 @@
 """The finding of one workload and goal in a line: how far each optimizer scales, or which needs fewer steps."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -65,9 +65,18 @@ def _compared(pairs: pd.DataFrame, limits: pd.DataFrame) -> str:
         most = ranged.loc[ranged["ratio"].map(lambda ratio: abs(np.log(ratio)) if ratio > 0 else np.inf).idxmax()]
         pairs = pairs[(pairs["a"] == most["a"]) & (pairs["b"] == most["b"])]
     said = without_subject(next(iter(verdicts.sentences(pairs, limits, cure=False)), ""))
-    for name in {*pairs["a"], *pairs["b"]}:
-        said = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", optimizer_text(name), said)
-    return said
+    return named(said, {*pairs["a"], *pairs["b"]})
+
+
+def named(text: str, optimizers: Iterable[str]) -> str:
+    """A text that compares these optimizers, with their names in the literature.
+
+    >>> named("adam and torch.optim.sgd need fewer steps than sgd.", ["adam", "sgd"])
+    'Adam and torch.optim.sgd need fewer steps than SGD.'
+    """
+    for name in optimizers:
+        text = re.sub(rf"(?<![\w.]){re.escape(name)}(?!\.?\w)", optimizer_text(name), text)
+    return text
 
 
 def without_subject(sentence: str) -> str:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from analysis.labels import optimizer_text
 from analysis.report.answer import Answer
-from analysis.report.answer.finding import begun
+from analysis.report.answer.finding import begun, named
 
 COMPARED = "Compared"
 
@@ -46,6 +46,7 @@ def headed(sentences: Iterable[str], answers: Sequence[Answer]) -> Findings:
         for answer, parts in zip(answers, found, strict=True):
             if placed := _placed(sentence, answer):
                 heading, text = placed
+                text = named(text, answer.optimizers) if heading == COMPARED else text
                 parts.setdefault(heading, []).append(begun(text))
                 break
         else:

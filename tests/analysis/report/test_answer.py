@@ -11,7 +11,7 @@ import pytest
 from analysis.counting import Goal
 from analysis.estimates import headlines, verdicts
 from analysis.estimates.pairs import ALL, ONE
-from analysis.labels import goal_text
+from analysis.labels import OPTIMIZERS, goal_text
 from analysis.load import load_study
 from analysis.report import build
 from analysis.report.answer import Answer, answers
@@ -172,6 +172,8 @@ def test_no_sentence_repeats_what_its_heading_holds(name):
     assert [row.optimizer for row in made] == [part.heading for part in parts if part.heading != "Compared"]
     assert all(sentence[0].isupper() for sentence in said)
     assert "nan" not in " ".join(said)
+    compared = " ".join(sentence for part in parts if part.heading == "Compared" for sentence in part.sentences)
+    assert not {*re.findall(r"\w+", compared)} & {*OPTIMIZERS}
 
 
 def test_the_learning_rates_of_a_row_are_those_of_the_good_trials_there():
