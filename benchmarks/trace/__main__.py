@@ -1,17 +1,18 @@
 """Kernels, bytes and FLOP of one update on a GPU, and its least time on a named card. Needs no GPU.
 
     python -m benchmarks.trace [--json FILE] [--models cnn,resnet8] [--batch-sizes 2,8] [--optimizer adam] [--lanes 64]
-        [--card H100] [--compiled] [--kernels]
-    python -m benchmarks.trace --paper [--compiled]
+        [--card H100] [--compiled | --no-compiled] [--kernels]
+    python -m benchmarks.trace --paper [--no-compiled]
 
 Each model is traced as the lanes that a GPU would train, and as one model alone (`plain`). Columns: kernels of an
 update of all lanes; megabytes read and written, and MFLOP of products and convolutions, of one lane; launches from
 Python at every step, a replayed CUDA graph being one; how often the host waits for the GPU in a segment of 128 steps;
 and, at each precision, the lane-steps a second if every kernel were as fast as the card allows
-(`benchmarks.trace.roofline`). `docs/speed.md` has measured rates beside them. Takes about a minute.
+(`benchmarks.trace.roofline`). `docs/speed.md` has measured rates beside them. Takes about two minutes.
 
-`--compiled` also counts the update as `torch.compile` would fuse it, which takes ten to thirty seconds for each model
-and batch size. `--kernels` lists every kernel. `--paper` traces ResNet-8 at the thirteen batch sizes of the paper and
+The update is also counted as `torch.compile` would fuse it, which takes ten to thirty seconds for each model and batch
+size: for the two of the last lines, with `--compiled` for all, with `--no-compiled` for none. `--kernels` lists every
+kernel. `--paper` traces ResNet-8 at the thirteen batch sizes of the paper, compiled, too, unless `--no-compiled`, and
 adds up the hours of 100 trials at full budget, by the fastest line of each batch size.
 """
 
@@ -40,16 +41,20 @@ HEADLINES = (("resnet8", 128, "ResNet-8: {:.1f} MB an example"), ("cnn", 2, "CNN
 
 def updates(models: Sequence[str], sizes: Sequence[int] | None, chosen: argparse.Namespace) -> Iterator[Update]:
     """The updates that were asked for."""
-    if chosen.compiled:
-        from benchmarks.trace.compiled import compiled  # imports torch's compiler, which takes seconds
-
     for model in models:
         for batch_size in sizes or BATCH_SIZES.get(model, USUAL_BATCH_SIZES):
             yield traced(model, batch_size, chosen.optimizer, lanes=chosen.lanes)
-            if chosen.compiled and model not in RECURRENT:
+            if _compiles(model, batch_size, chosen.compiled):
+                from benchmarks.trace.compiled import compiled  # imports torch's compiler, which takes seconds
+
                 yield compiled(model, batch_size, chosen.optimizer, chosen.lanes)
             if model not in FUSED_LAYERS:
                 yield traced(model, batch_size, chosen.optimizer, "plain")
+
+
+def _compiles(model: str, batch_size: int, asked: bool | None) -> bool:
+    judged = (model, batch_size) in {(name, size) for name, size, _ in HEADLINES}
+    return model not in RECURRENT and (judged if asked is None else asked)
 
 
 def rates(update: Update, card: Card) -> dict[str, float]:
@@ -94,12 +99,13 @@ def main() -> None:
     parser.add_argument("--optimizer", choices=WRITTEN, default="momentum")
     parser.add_argument("--lanes", type=int, default=LANES)
     parser.add_argument("--card", choices=CARDS, default="H100")
-    parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--compiled", action=argparse.BooleanOptionalAction)
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--paper", action="store_true")
     chosen = parser.parse_args()
     if chosen.paper:
         chosen.models, chosen.batch_sizes = "resnet8", ",".join(map(str, paper_updates()))
+        chosen.compiled = chosen.compiled is not False
     sizes = list(map(int, chosen.batch_sizes.split(","))) if chosen.batch_sizes else None
     rows: list[dict[str, Any]] = []
     figures: list[str] = []
