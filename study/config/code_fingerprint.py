@@ -131,7 +131,7 @@ def _spec(module: str, folders: Sequence[str] | None = None) -> ModuleSpec | Non
     spec = None
     for name in [*_parents(module), module]:
         try:
-            spec = PathFinder.find_spec(name, places)
+            spec = PathFinder.find_spec(name.rpartition(".")[2], places)
         except (ImportError, ValueError, AttributeError):
             return None
         if spec is None:

@@ -26,3 +26,13 @@ def test_modules_on_pythons_path_count(tmp_path, monkeypatch, words):
     before = code_of_command(words)
     (tmp_path / "src/made_package/train.py").write_text("X = 2\n")
     assert code_of_command(words)["code made_package/train.py"] != before["code made_package/train.py"]
+
+
+@pytest.mark.parametrize("folder", ["src", "src/made", "src/made/deep"])
+@pytest.mark.parametrize("words", [["python", "train.py"], ["python", "-m", "train"]], ids=["script", "module"])
+def test_modules_in_folders_without_an_init_file_count(tmp_path, monkeypatch, words, folder):
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "layers.py").write_text("X = 1\n")
+    (tmp_path / "train.py").write_text(f"from {folder.replace('/', '.')}.layers import X\n")
+    monkeypatch.chdir(tmp_path)
+    assert code_of_command(words).keys() == {"code", "code train.py", f"code {folder}/layers.py"}
