@@ -46,12 +46,13 @@ SECONDS = 0.05
 """Longest expected time of one call with a larger batch: losses may loop over examples in Python."""
 COUPLED = 1e-6
 """Largest gradient at another example's outputs, relative to that at its own."""
+EACH = "leave out a mean over examples, which the losses of torch do with reduction='none'; "
 INSTEAD = {
-    "loss": "leave out a mean over examples; for a weighted one give the workload `weights(targets) -> [B]`; if the "
-    "loss compares examples, as contrastive ones do, let each example be a group of them, with inputs [B, G, ...], or "
-    "train by a script of your own (docs/guide/own-script.md)",
-    "errors": "use `metrics = {name: f(outputs [N, ...], targets [N, ...]) -> float}` for a number of a whole split, "
-    "and `error_weights(targets) -> [B]` for a weighted mean",
+    "loss": EACH + "for a weighted one give the workload `weights(targets) -> [B]`; if the loss compares examples, as "
+    "contrastive ones do, let each example be a group of them, with inputs [B, G, ...], or train by a script of your "
+    "own (docs/guide/own-script.md)",
+    "errors": EACH + "use `metrics = {name: f(outputs [N, ...], targets [N, ...]) -> float}` for a number of a whole "
+    "split, and `error_weights(targets) -> [B]` for a weighted mean",
     "weights": "compute constants such as class frequencies once, from the training set",
 }
 """Kind of function -> the supported form."""

@@ -1,6 +1,7 @@
 """Checks the model, the loss and the errors of a workload on a few examples: what they take and what they return."""
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,7 +18,7 @@ from study.data.trees import Tree
 from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
-from study.user_code import autocast
+from study.user_code import autocast, faults
 from study.user_code.snapshots import compiled
 from workloads.base import Weights, Workload, metrics_of, optional
 
@@ -29,6 +30,9 @@ NEAR = 0.01
 SAME = 1e-5
 """Largest relative difference of a metric of the same numbers in another shape. Outputs of an untrained model are
 hardly correlated with the targets, so that a metric of all pairs may be near the one that was meant."""
+
+ARGUMENTS = r"^TypeError.*(positional|keyword)"
+"""In the text of an error that Python raises at a call with other arguments than a function takes."""
 
 
 def mixture(examples: int) -> list[int]:
@@ -58,7 +62,11 @@ def built(study: Study, workload: Workload, seed: int = 0) -> nn.Module:
 
 
 def computed(study: Study, model: nn.Module, inputs: Tree, layout: torch.memory_format) -> Any:
-    """The model's outputs for a copy of the inputs, images and weights in this layout, in the study's precision."""
+    """The model's outputs for a copy of the inputs, images and weights in this layout, in the study's precision.
+
+    Raises:
+        UsageError: there is nothing in the outputs.
+    """
 
     def laid_out(tensor: Tensor) -> Tensor:
         return tensor.clone(memory_format=layout) if tensor.dim() == 4 else tensor.clone()
@@ -66,7 +74,14 @@ def computed(study: Study, model: nn.Module, inputs: Tree, layout: torch.memory_
     model.to(memory_format=layout)  # type: ignore[call-overload]
     with generators.seeded(0):
         given = trees.mapped(laid_out, inputs)
-        return autocast.computed(study.precision, torch.device("cpu"), lambda: trees.call(model, given))
+        outputs = autocast.computed(study.precision, torch.device("cpu"), lambda: trees.call(model, given))
+    if all(end is None for end in trees.ends(outputs)):
+        mode = "in training" if model.training else "in an evaluation"
+        raise UsageError(
+            f"the forward of {study.name}'s model must return what its loss and errors take, but {mode} it returned "
+            f"{trees.described(outputs)}{'; look for a missing `return`' if outputs is None else ''}."
+        )
+    return outputs
 
 
 def augmented(study: Study, workload: Workload, inputs: Tree) -> Tree:
@@ -233,7 +248,9 @@ def values_of(
 
 def _cure_of_shape(values: Any, examples: int) -> str:
     """The cure for values that are not one per example."""
-    if examples > 1 and isinstance(values, Tensor) and values.dim() == 0:
+    if not isinstance(values, Tensor):
+        return "let it return a tensor."
+    if examples > 1 and values.dim() == 0:
         return "do not take the mean: the losses of torch return each example with reduction='none'."
     return "take the mean over outputs yourself, but not over examples."
 
@@ -300,9 +317,9 @@ def _check_metric(study: Study, name: str, metric: Any, outputs: Any, targets: T
     except (TypeError, ValueError):
         number = None
     if number is None:
+        cure = "look for a missing `return`" if value is None else "a number per example belongs to `errors`"
         raise UsageError(
-            f"{study.name}'s {name} must return one number for all examples, but got {trees.described(value)}; a "
-            "number per example belongs to `errors`."
+            f"{study.name}'s {name} must return one number for all examples, but got {trees.described(value)}; {cure}."
         )
     if not math.isfinite(number):
         raise UsageError(f"{study.name}'s {name} is {number} before training, of {few}; return a finite number.")
@@ -357,7 +374,7 @@ def _called(study: Study, name: str, few: str, outputs: Any, call: Callable[[], 
         except Exception as error:
             if not isinstance(outputs, Tensor) and trees.leaves(outputs):
                 error.add_note("(it gets the model's outputs as they are; take the part that it needs, as outputs[0])")
-            elif name == "loss" and isinstance(error, TypeError) and "argument" in str(error):
+            elif name == "loss" and not faults.place(error) and re.search(ARGUMENTS, repr(error)):
                 raise UsageError(
                     f"{study.name}: {error}; `hyperparameters` must name each tuned argument of a loss, with a default "
                     "in the loss for searches that do not tune it."

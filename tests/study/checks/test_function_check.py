@@ -212,6 +212,20 @@ FUNCTIONS = {
 }
 
 
+MEANS = {
+    "repeated": lambda o, t: F.cross_entropy(o, t).expand(len(t)),
+    "multiplied": lambda o, t: F.cross_entropy(o, t) * torch.ones(len(t)),
+    "with a term of each": lambda o, t: F.cross_entropy(o, t) + 0.01 * o.square().sum(1),
+}
+
+
+@pytest.mark.parametrize("kind", ["loss", "errors"])
+@pytest.mark.parametrize("function", MEANS.values(), ids=MEANS)
+def test_a_mean_in_the_shape_of_one_number_per_example_has_a_cure(make_study, kind, function):
+    with refused("leave out a mean over examples, which the losses of torch do with reduction='none'; "):
+        check(make_study(), made(**{kind: function if kind == "loss" else {"e": function}}))
+
+
 @pytest.mark.parametrize(("members", "said"), FUNCTIONS.values(), ids=FUNCTIONS)
 def test_errors_weights_and_metrics(make_study, members, said):
     with refused(said):

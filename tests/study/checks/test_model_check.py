@@ -289,3 +289,49 @@ FORWARDS = {
 def test_models_that_take_no_such_inputs_have_a_cure(make_study, build, inputs, cure):
     with refused(cure):
         check_model(make_study(), Keeping(lambda w, o, t: cross_entropy(o, t), build), inputs, TARGETS)
+
+
+NOTHING = "must return what its loss and errors take, but in"
+OUTPUTS = {
+    "no return": (lambda self, y: None, f"{NOTHING} training it returned a NoneType; look for a missing `return`"),
+    "none in training": (lambda self, y: None if self.training else y, f"{NOTHING} training it returned a NoneType"),
+    "none in an evaluation": (lambda self, y: y if self.training else None, f"{NOTHING} an evaluation it returned a N"),
+    "an empty tuple": (lambda self, y: (), r"in training it returned \(\)"),
+    "no logits": (lambda self, y: {"logits": None}, "returned {logits: a NoneType}"),
+    "a number": (lambda self, y: y.sum().item(), r"loss cannot be computed of outputs a float .* not float \(.*\)\.$"),
+    "numpy": (lambda self, y: y.detach().numpy(), r"must be Tensor, not numpy.ndarray \(.*\)\.$"),
+    "a tensor": (lambda self, y: y, None),
+}
+
+
+@pytest.mark.parametrize(("act", "said"), OUTPUTS.values(), ids=OUTPUTS)
+def test_models_that_return_nothing_have_a_cure(make_study, act, said):
+    study, workload = make_study(), Made(lambda: Model(act))
+    with refused(said):
+        check_evaluation(study, workload, INPUTS, TARGETS, check_model(study, workload, INPUTS, TARGETS), [8])
+
+
+def returns(something):
+    return lambda outputs, targets: something
+
+
+FORGETFUL = {
+    "loss": ({"loss": returns(None)}, r"loss must be .* but got a NoneType; let it return a tensor"),
+    "a number": ({"loss": returns(0.5)}, "got a float; let it return a tensor"),
+    "errors": ({"errors": {"e": returns(None)}}, r"errors\['e'\] must be .* let it return a tensor"),
+    "a list": ({"errors": {"e": returns([0.5] * 8)}}, r"errors\['e'\] must be .* let it return a tensor"),
+    "weights": ({"weights": lambda targets: None}, "weights must be .* let it return a tensor"),
+    "metrics": ({"metrics": {"m": returns(None)}}, r"metrics\['m'\] must .* a NoneType; look for a missing `return`"),
+    "an argument": ({"loss": lambda o, t, margin: cross_entropy(o, t)}, "'margin'; `hyperparameters` must name each"),
+    "of torch": ({"loss": lambda o, t: F.cross_entropy([o], t)}, r"Tensor, not list \(.*line \d+: .*\)\.$"),
+    "of a helper": ({"loss": lambda o, t: cross_entropy(o)}, r"argument: '\w+' \(.*line \d+: .*\)\.$"),
+}
+
+
+@pytest.mark.parametrize(("members", "said"), FORGETFUL.values(), ids=FORGETFUL)
+def test_functions_that_return_nothing_or_take_something_else_have_a_cure(make_study, members, said):
+    study, workload = make_study(), Made(lambda: nn.Linear(6, 2), **members)
+    with refused(said):
+        layout = check_model(study, workload, INPUTS, TARGETS)
+        check_evaluation(study, workload, INPUTS, TARGETS, layout, [8])
+        check_functions(study, workload, INPUTS, TARGETS, layout)
