@@ -16,13 +16,25 @@ kernels round by a share e of a number, about a share e of the comparisons go th
 some multiple of sqrt(e): 0.02 for TF32 and 0.04 for bfloat16."""
 
 
+_settled: str | None = None
+"""The precision that this process settled last."""
+
+
 def settle(precision: str) -> None:
     """Let this process compute products and convolutions of fp32 tensors in this precision from now on, whatever the
     user's code has asked of torch."""
+    global _settled
+    _settled = precision
     own: Any = torch.backends
     for each in (own, own.cudnn, own.mkldnn, own.mkldnn.matmul, own.mkldnn.conv, own.mkldnn.rnn):
         each.fp32_precision = "none"  # as torch begins; the two flags below leave these alone, and may defer to them
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+
+
+def settle_again() -> None:
+    """Restore the precision that this process has settled, if any, after the user's code may have changed it."""
+    if _settled is not None:
+        settle(_settled)
 
 
 def uses_tf32(device: str, precision: str) -> bool:

@@ -20,7 +20,7 @@ from study.data.hardest import PIECES, Hardest
 from study.data.order import epoch_permutation
 from study.data.resident import Data, Source
 from study.data.trees import Tree
-from study.devices import generators
+from study.devices import generators, precision
 from study.devices.memory import fetched, out_of_memory, release_cached_memory
 from study.records import Curve, Study, Trial
 from study.user_code.autocast import computed
@@ -350,4 +350,5 @@ def initial_model(
     """The trial's model at step 0, in training mode: drawn on the CPU from the trial's seed alone, then moved."""
     with generators.seeded(trial.seed):
         model = workload.model()
+    precision.settle_again()
     return model.to(device, memory_format=layout).train()  # type: ignore[call-overload]

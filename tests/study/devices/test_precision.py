@@ -1,5 +1,6 @@
 """The precision of products and convolutions: in every arithmetic, recorded, and set for each study."""
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -109,7 +110,7 @@ ASKED = {
     "a CPU": lambda: setattr(torch.backends.mkldnn, "fp32_precision", "bf16"),
     "convolutions of a CPU": lambda: setattr(torch.backends.mkldnn.conv, "fp32_precision", "bf16"),
 }
-"""What the user's code may set in a process before a study is trained."""
+"""What the user's code may set in a process, before a study is trained or while its models are built."""
 
 
 @pytest.mark.parametrize("asked", ["fp32", "tf32"])
@@ -117,6 +118,21 @@ ASKED = {
 def test_a_study_has_its_precision_whatever_the_users_code_asks_of_torch(before, asked):
     ASKED[before]()
     precision.settle(asked)
+    assert_settled(asked)
+
+
+@pytest.mark.parametrize("asked", ["fp32", "tf32"])
+@pytest.mark.parametrize("before", ASKED)
+@pytest.mark.parametrize("how", ["linear_chain", "plain"])
+def test_a_study_has_its_precision_whatever_model_asks_of_torch(question, how, before, asked):
+    study, workload = question(how, precision=asked, steps=2), copy.copy(WORKLOADS[how])
+    build = workload.model
+    vars(workload)["model"] = lambda: (ASKED[before](), build())[1]
+    list(train.train(study, workload, workload.data(), Queue(study, range(2)), [4], 4))
+    assert_settled(asked)
+
+
+def assert_settled(asked: str) -> None:
     cuda, cudnn, mkldnn = torch.backends.cuda, torch.backends.cudnn, torch.backends.mkldnn
     assert (cuda.matmul.allow_tf32, cudnn.allow_tf32) == (asked == "tf32",) * 2
     gpu = {each.fp32_precision for each in (cuda.matmul, cudnn.conv, cudnn.rnn)}
