@@ -251,7 +251,8 @@ def build(config: Mapping[str, Any]) -> Workload:
     known = inspect.signature(constructor).parameters
     for key in arguments:
         if key not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
-            raise ValueError(f"{path} takes no argument {key!r}{suggest(key, known)}")
+            there = suggest(key, known) if known else ", and no other; is it a class without @dataclass or __init__?"
+            raise ValueError(f"{path} takes no argument {key!r}{there}")
     try:
         return constructor(**arguments)
     except TypeError as error:

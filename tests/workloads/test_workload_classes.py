@@ -212,3 +212,14 @@ def test_resnet_8_starts_near_chance():
         inputs, targets = inputs / inputs.std(), torch.arange(64) % 10
         model_losses.append(F.cross_entropy(build(RESNET).model()(inputs), targets).item())
     assert np.mean(model_losses) < 3  # log 10 is 2.3
+
+
+class Undecorated:
+    name: str
+    train_examples: int
+
+
+def test_a_class_without_a_constructor_is_told_of_dataclass():
+    config = {"_target_": f"{__name__}.Undecorated", "name": "mine", "train_examples": 8}
+    with pytest.raises(ValueError, match="takes no argument 'name', and no other; is it a class without @dataclass or"):
+        build(config)
