@@ -153,6 +153,12 @@ def _check_through_outputs(
     named = {name: each for name, each in model.named_parameters() if each.requires_grad}
     gradients = torch.autograd.grad(found.sum(), [*named.values()], allow_unused=True)
     if reached := [name for name, gradient in zip(named, gradients, strict=True) if gradient is not None]:
+        plain = (Tensor, int, float, str, type(None))
+        for end in (end for end in trees.ends(outputs) if not isinstance(end, plain)):
+            raise UsageError(
+                f"{study.name}'s model must return a tensor, or a tuple, list, mapping or dataclass of tensors, but "
+                f"there is a {type(end).__name__} in its outputs; let forward return the tensors that this holds."
+            )
         raise UsageError(
             f"{study.name}'s loss must depend on the model through its outputs alone, but it reaches the parameter "
             f"{reached[0]} by another way, which fused trials would leave out; for a penalty on weights choose an "

@@ -33,7 +33,10 @@ def mapped(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
     if isinstance(tree, tuple | list):
         return type(tree)(mapped(function, each) for each in tree)
     if _is_dataclass(tree):
-        return dataclasses.replace(tree, **{name: mapped(function, value) for name, value in vars(tree).items()})
+        held = copy.copy(tree)  # not `dataclasses.replace`, which calls its constructor
+        for name, value in _attributes(tree).items():
+            object.__setattr__(held, name, mapped(function, value))
+        return held
     return tree
 
 
@@ -54,7 +57,7 @@ def ends(tree: Tree) -> Iterator[Any]:
     elif isinstance(tree, tuple | list):
         parts = tree
     elif _is_dataclass(tree):
-        parts = vars(tree).values()
+        parts = _attributes(tree).values()
     else:
         yield tree
         return
@@ -64,6 +67,12 @@ def ends(tree: Tree) -> Iterator[Any]:
 
 def _is_dataclass(tree: Tree) -> bool:
     return dataclasses.is_dataclass(tree) and not isinstance(tree, type)
+
+
+def _attributes(tree: Tree) -> dict[str, Any]:
+    """The fields of a dataclass, also one with slots, and its other attributes."""
+    names = [each.name for each in dataclasses.fields(tree) if hasattr(tree, each.name)]
+    return {name: getattr(tree, name) for name in [*names, *getattr(tree, "__dict__", ())]}
 
 
 def count(tree: Tree) -> int:

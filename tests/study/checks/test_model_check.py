@@ -1,5 +1,8 @@
 """Models in each layout, mode and size of training and evaluation; those that cannot be trained are refused."""
 
+from dataclasses import InitVar, dataclass, field
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -302,6 +305,50 @@ OUTPUTS = {
     "numpy": (lambda self, y: y.detach().numpy(), r"must be Tensor, not numpy.ndarray \(.*\)\.$"),
     "a tensor": (lambda self, y: y, None),
 }
+
+
+@dataclass(frozen=True)
+class Computed:
+    logits: torch.Tensor
+    shares: torch.Tensor = field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "shares", self.logits.softmax(1))
+
+
+@dataclass(slots=True)
+class Slots:
+    logits: torch.Tensor
+
+
+@dataclass
+class Given:
+    logits: torch.Tensor
+    scale: InitVar[float]
+
+    def __post_init__(self, scale):
+        self.scaled = scale * self.logits
+
+
+HELD = "must return a tensor, or a tuple, list, mapping or dataclass of tensors, but there is a"
+OBJECTS = {
+    "a field without argument": (Computed, None),
+    "slots": (Slots, None),
+    "an attribute beside the fields": (lambda y: Given(y, 2.0), None),
+    "a namespace": (lambda y: SimpleNamespace(logits=y), f"{HELD} SimpleNamespace in its outputs; let forward return"),
+    "a distribution": (lambda y: torch.distributions.Categorical(logits=y), f"{HELD} Categorical in its outputs"),
+}
+
+
+@pytest.mark.parametrize(("build", "said"), OBJECTS.values(), ids=OBJECTS)
+def test_outputs_may_be_any_dataclass_but_no_other_object(make_study, build, said):
+    study = make_study()
+    workload = Made(lambda: Model(lambda self, y: build(y)), loss=lambda o, t: cross_entropy(o.logits, t), errors={})
+    workload.errors = {"e": workload.loss}
+    with refused(said):
+        layout = check_model(study, workload, INPUTS, TARGETS)
+        check_evaluation(study, workload, INPUTS, TARGETS, layout, [8])
+        check_functions(study, workload, INPUTS, TARGETS, layout)
 
 
 @pytest.mark.parametrize(("act", "said"), OUTPUTS.values(), ids=OUTPUTS)
