@@ -19,7 +19,7 @@ from analysis.question.stages import REFINE
 
 NOT_REACHED, PERFECT = "not reached in budget", "perfect scaling"
 AT_MOST = "met at the first evaluation, perhaps earlier"
-INTERVAL, OPTIMUM = "best of N/4 trials, 95 %", "tuned optimum, 95 %"
+INTERVAL, OPTIMUM, OF_SEEDS = "best of N/4 trials, 95 %", "tuned optimum, 95 %", "noise of seeds, 95 %"
 CURVE, FEWEST = "convex curve", "fewest steps of the search"
 MODEL, TUNED_FOR = "minimum of the model", "tuned for"
 MODELLED: Any = {"linestyle": (0, (7, 2.5)), "linewidth": 1.2, "alpha": 0.85, "zorder": 2.5}
@@ -135,9 +135,10 @@ def _shown(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _costs(table: pd.DataFrame, each: pd.Series) -> pd.DataFrame:
-    """Add what is drawn: y, bound and all, and fewest, curve, low and high."""
+    """Add what is drawn: y, bound and all; fewest, curve and model; low and high, and interval: what these two hold."""
     table = _shown(table)
     by_seeds = table.get("read_from", pd.Series(None, table.index)) == SEEDS
+    of_optimum = table["optimum_low"].notna() if "optimum_low" in table else pd.Series(False, table.index)
     ends = {}
     for end, tuned in (("low", "optimum_low"), ("high", "optimum_high")):
         own = table[tuned].fillna(table[tuned.replace("optimum", "tuned")]) if tuned in table else np.nan
@@ -149,7 +150,7 @@ def _costs(table: pd.DataFrame, each: pd.Series) -> pd.DataFrame:
         fewest=table["steps_to_result"].astype("Float64").astype("float64").where(by_seeds) * each,
         curve=table.get("curve_steps", np.nan) * each,
         model=table.get("model_steps", np.nan) * each,
-        by_seeds=by_seeds,
+        interval=np.where(by_seeds, np.where(of_optimum, OPTIMUM, OF_SEEDS), INTERVAL),
         **ends,
     )
 
@@ -173,12 +174,11 @@ def _draw_perfect(ax: Axes, table: pd.DataFrame, falls: bool) -> dict[str, Any]:
 def _draw_estimates(ax: Axes, rows: pd.DataFrame, colour: Any, position: float, crowded: bool) -> dict[str, Any]:
     """Draw the interval of each point, the constrained curve and the fewest steps seen; returns notes."""
     notes: dict[str, Any] = {}
-    label = OPTIMUM if rows["by_seeds"].any() else INTERVAL
     for row in rows.dropna(subset="low").itertuples():
         top = row.high if np.isfinite(row.high) else ax.get_ylim()[1]
-        place: Any = {"color": colour, "label": label, "transform": canvas.aside(ax, 5 * position)}
+        place: Any = {"color": colour, "label": row.interval, "transform": canvas.aside(ax, 5 * position)}
         ax.plot([row.batch_size] * 2, [row.low, top], **place, **canvas.BAR)
-        notes[label] = canvas.BAR
+        notes[row.interval] = canvas.BAR
     marks = (("curve", CURVE, CONSTRAINED), ("fewest", FEWEST, SMALL), ("model", MODEL, MODELLED))
     for column, label, look in marks[:1] if crowded else marks:
         known = rows.dropna(subset=column)

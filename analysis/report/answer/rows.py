@@ -15,7 +15,8 @@ class Row(NamedTuple):
     """One optimizer.
 
     Attributes:
-        steps: at the batch size that needs the fewest, with the interval of the tuned optimum.
+        steps: at the batch size that needs the fewest, with the interval of the tuned optimum, or of the tuned
+            configuration with fewer than six batch sizes.
         useful, critical: the maximum useful batch size, and the critical batch size of McCandlish et al. (2018).
         learning_rate: of the tuned configuration at that batch size, with the range of all trials there that needed
             at most NEAR times the fewest steps.

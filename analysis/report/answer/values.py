@@ -129,6 +129,8 @@ def best(curve: pd.DataFrame) -> pd.Series | None:
 def steps_value(row: pd.Series) -> Value:
     """The steps of one batch size, with the interval of the tuned optimum if there are fresh seeds.
 
+    With fewer than six batch sizes, it is that of the tuned configuration.
+
     >>> print(steps_value(pd.Series({"point": 9.0, "batch_size": 16, "tuned_low": 7.0, "read_from": "search"})))
     9 at batch size 16
     """

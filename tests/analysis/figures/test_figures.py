@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 from helpers.made_tables import METRIC, drawn, errors_at, limits, only, panels_of, table, trials
 
+from analysis.estimates import tuned
 from analysis.estimates.limits import fitted
 from analysis.estimates.tuned import SEEDS
 from analysis.figures import canvas, charts
-from analysis.figures.scaling import NOT_REACHED, PERFECT
+from analysis.figures.scaling import INTERVAL, NOT_REACHED, OF_SEEDS, OPTIMUM, PERFECT
 from analysis.tables import fits
 from analysis.tables.best_errors import by_budget
 from analysis.tables.trials import maps
@@ -277,6 +278,21 @@ def test_the_legend_names_another_goal_that_was_tuned_for():
         drawn("steps_to_result", table().assign(tuned_for="validation error < 0.1"))
     )
     assert not [text for text in legend(drawn("steps_to_result", table().assign(tuned_for=None))) if "tuned" in text]
+
+
+@pytest.mark.parametrize("name", ["steps_to_result", "examples_to_result", "seconds_to_result"])
+@pytest.mark.parametrize(
+    ("count", "fresh", "held"), [(5, 3, OF_SEEDS), (6, 3, OPTIMUM), (6, 1, OPTIMUM), (5, 1, None), (6, 0, INTERVAL)]
+)
+def test_the_legend_says_what_the_bars_hold(name, count, fresh, held):
+    steps = table(sizes=tuple(4**power for power in range(count)))
+    key = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold"]
+    again = [steps[key].assign(steps=steps["steps_to_result"] * (1.0 + 0.1 * seed)) for seed in range(fresh)]
+    runs = pd.concat([*again, steps[key].iloc[:0].assign(steps=0.0)])
+    steps = tuned.table(steps, runs).assign(low=15.0, high=2000.0)
+    shown = steps.assign(seconds_per_step=0.01, device="cpu") if name == "seconds_to_result" else steps
+    (ax,) = panels_of(name, {"seconds" if name == "seconds_to_result" else "steps_to_result": shown})
+    assert [text for text in legend(ax) if "95 %" in text] == [held] * bool(held)
 
 
 def test_reruns_stand_beside_the_search_that_they_repeat():
