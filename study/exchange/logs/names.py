@@ -49,6 +49,9 @@ ROLES: dict[str, tuple[str, ...]] = {
     "value": ("value", "metric_value"),
 }
 """What a column or setting can be -> the names by which it is recognised, the first one that is there."""
+OF_SETTINGS: tuple[str, ...] = ("workload", "optimizer", "batch_size", "dataset", "model", "seed", "status")
+OF_SETTINGS += ("train_examples", "train_steps", "first_bad_step", "tokens_per_example")
+"""Roles that settings of a run can have."""
 WHOLE_BATCH = ("global_batch_size", "effective_batch_size", "total_batch_size", "global_train_batch_size")
 """Names of batch sizes that certainly count the examples of a whole update."""
 PARTS: tuple[str, ...] = (
@@ -265,15 +268,15 @@ def hyperparameter(name: str, others: Collection[str]) -> str:
     >>> hyperparameter("optimizer/lr", ["optimizer/lr", "seed"]), hyperparameter("a/eps", ["a/eps", "b/eps"])
     ('learning_rate', 'a_eps')
 
-    A name that a column of the tables has gets another beginning:
+    A name that a column of the tables has gets another beginning, unless it says what a run is:
 
-    >>> hyperparameter("seeds", ["seeds"])
-    'own_seeds'
+    >>> hyperparameter("seeds", ["seeds"]), hyperparameter("batch_size", ["batch_size", "global_batch_size"])
+    ('own_seeds', 'batch_size')
     """
     short = plain(last(name))
     alone = sum(plain(last(other)) == short for other in others) == 1
     found = short if alone else plain(name)
-    return f"own_{found}" if found in TABLE_COLUMNS else SHORT.get(found, found)
+    return f"own_{found}" if found in TABLE_COLUMNS.difference(OF_SETTINGS) else SHORT.get(found, found)
 
 
 def listed(names: Iterable[Any], most: int = 20) -> str:

@@ -8,12 +8,10 @@ from typing import Any
 from analysis.labels import counted
 from study.exchange.importing import ImportRefused
 from study.exchange.logs import names
-from study.exchange.logs.gathering import IDENTITY, Gathering
-from study.exchange.logs.names import listed, plain
+from study.exchange.logs.gathering import Gathering
+from study.exchange.logs.names import OF_SETTINGS, listed, plain
 from study.exchange.readers.tables import value
 
-OF_SETTINGS = (*IDENTITY, "seed", "status", "train_examples", "train_steps", "first_bad_step", "tokens_per_example")
-"""Roles that settings of a run can have."""
 DIVERGED = ("infeasible", "diverged", "nan")
 """Statuses, in lower case, of runs that diverged."""
 A_BATCH_SIZE = "a whole number of examples, at least 1"

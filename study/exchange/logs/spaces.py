@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from study.exchange.logs.long_frame import Log
-from study.exchange.logs.names import listed
-from study.exchange.logs.run_settings import OF_SETTINGS
+from study.exchange.logs.names import OF_SETTINGS, listed
 from study.exchange.released_tree import LEGAL
 from study.space import Dimension, Legal
 

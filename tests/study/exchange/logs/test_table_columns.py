@@ -11,7 +11,7 @@ from analysis.question.columns import TABLE_COLUMNS
 from analysis.tables import trials
 from study.exchange.importing import ImportRefused
 from study.exchange.logs.importing import import_log
-from study.exchange.logs.names import FROM_EXPORT, LABELS, ROLES, Asked
+from study.exchange.logs.names import FROM_EXPORT, LABELS, OF_SETTINGS, ROLES, Asked
 
 GIVEN = sorted(TABLE_COLUMNS - {name for known in ROLES.values() for name in known} - {*ROLES, *LABELS, *FROM_EXPORT})
 RUNS = [(run, size) for size in (8, 16, 32) for run in range(4)]
@@ -39,6 +39,19 @@ def test_a_column_of_a_log_leaves_the_columns_of_the_tables_alone(tmp_path, name
         found = table.rename(columns={f"own_{name}": "alpha"})[list(expected)]
         assert found.drop(columns="workload").astype(str).equals(expected.drop(columns="workload").astype(str))
     assert f"Read own_{name} from {name}." in said.read
+
+
+@pytest.mark.parametrize("role", OF_SETTINGS)
+def test_a_column_whose_role_another_one_has_is_no_hyperparameter(tmp_path, role):
+    lines = "".join(
+        f"{run},{run + 2},8,8,{10 * (1 + step)},{0.9 / (1 + step)}\n" for run in range(4) for step in range(3)
+    )
+    size = "batch_size" if role != "batch_size" else "size"
+    (tmp_path / "log.csv").write_text(f"run,{role},given,{size},step,val/loss\n{lines}")
+    asked = Asked.parse(maps=[f"{role}=given", *(["batch_size=size"] if role == "batch_size" else [])][-1:])
+    said = import_log(tmp_path / "log.csv", tmp_path / "results", asked, ["val/loss<0.5"])
+    assert not any("own_" in line for line in [*said.read, *said.warnings])
+    assert all(role not in name for study in load(tmp_path / "results") for name in study.hyperparameters)
 
 
 def test_every_column_beside_hyperparameters_is_known(tmp_path):
