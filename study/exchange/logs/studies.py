@@ -6,6 +6,7 @@ Shapes: M measurements of all runs of a study, E measurements of one run.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -293,14 +294,37 @@ def _about_runs(of_run: Mapping[str, pd.DataFrame], runs: Sequence[str], goal: G
     """Notes on all runs of a batch size: a single one, or uneven evaluations."""
     if len(runs) == 1:
         return ["there is one run, so S(B) is its steps, without an interval, tuned or not"]
-    spacings = []
-    for run in runs:
-        steps = of_run[run]["step"].to_numpy()[np.isfinite(of_run[run][goal.metric].to_numpy(dtype=float))]
-        spacings += [float(np.median(np.diff(steps)))] if len(steps) > 2 else []
-    if spacings and max(spacings) > UNEVEN * min(spacings):
-        least, most = min(spacings), max(spacings)
-        return [f"runs were evaluated every {least:g} to {most:g} steps: those with rare evaluations seem slower"]
+    measured = ((of_run[run]["step"], of_run[run][goal.metric].to_numpy(dtype=float)) for run in runs)
+    least, most = spacings([steps.to_numpy()[np.isfinite(errors)] for steps, errors in measured])
+    if most > UNEVEN * least:
+        return [f"runs were evaluated every {least:.3g} to {most:.3g} steps: those with rare evaluations seem slower"]
     return []
+
+
+def spacings(grids: Sequence[np.ndarray]) -> tuple[float, float]:
+    """The mean steps between evaluations of two runs where both trained, (fewest, most) of the pair that differs most.
+
+    Where evaluations become rarer, the spacing of a whole run would depend on its length. (1, 1) without a pair that
+    can be compared: the denser of the two has three evaluations there.
+
+    >>> spacings([np.array([1, 2, 4, 8, 16]), np.array([1, 2, 4])]), spacings([np.arange(0, 50, 2), np.array([0, 10])])
+    ((1.0, 1.0), (2.0, 10.0))
+    """
+    known = sorted({tuple(grid.tolist()) for grid in grids if len(grid) > 1})
+    # A run that stopped early on the grid of another one says nothing that the longer one does not.
+    known = [one for one, after in pairwise([*known, ()]) if after[: len(one)] != one]
+    worst = (1.0, 1.0)
+    for one, other in combinations(map(np.array, known), 2):
+        first, end = max(one[0], other[0]), min(one[-1], other[-1])
+        if first >= end:
+            continue
+        parts = [
+            grid[np.searchsorted(grid, first, "right") - 1 : np.searchsorted(grid, end) + 1] for grid in (one, other)
+        ]
+        (least, points), (most, _) = sorted((float(part[-1] - part[0]) / (len(part) - 1), len(part)) for part in parts)
+        if points > 2 and most / least > worst[1] / worst[0]:
+            worst = least, most
+    return worst
 
 
 def lines(studies: Sequence[Imported]) -> dict[tuple[str, str], list[str]]:
