@@ -36,6 +36,6 @@ which would mix their runs. Rename one of them in optim; if all runs have one op
                 f"the {kind}s {other} and {name} {why}, which would mix their runs. Rename one of them in "
                 f"{listed(columns) if columns else 'the log'}; if all runs have one {kind}, --set {kind}=NAME."
             )
-    changed = [f"{name} is called {component(text)}" for name, text in called.items() if component(text) != text]
-    rule = f"Names of folders have no special characters: the {kind}{'s' if len(changed) > 1 else ''}"
-    return [f"{rule} {listed(changed)}"] if changed else []
+    pairs = [(name, component(text)) for name, text in called.items()]
+    changed = [f"the {kind} {name} is called {folder}" for name, folder in pairs if called[name] != folder]
+    return [f"Names of folders have no special characters: {listed(changed)}"] if changed else []

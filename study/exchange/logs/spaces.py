@@ -36,8 +36,10 @@ def hyperparameters(log: Log, runs: Sequence[str]) -> tuple[dict[str, dict[str, 
         if any(texts) and not all(texts):
             mixed.append(name)
         kept[name] = any(texts)
-    notes = [f"{listed(labels)} differ in every run, so they are no hyperparameters: left out"] if labels else []
-    notes += [f"{listed(mixed)} hold numbers and text: taken as text"] if mixed else []
+    notes = (
+        [f"left out, because text that differs in every run is no hyperparameter: {listed(labels)}"] if labels else []
+    )
+    notes += [f"taken as text, because some of the values are no numbers: {listed(mixed)}"] if mixed else []
     found = {}
     for run in runs:
         held = {name: log.runs[run][name] for name in kept if name in log.runs[run]}

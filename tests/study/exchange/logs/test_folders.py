@@ -53,7 +53,13 @@ KEPT = {
         "optim",
         ["../../evil", "=cmd()<b>x</b>"],
         {("log", "evil"), ("log", "cmd_b_x_b")},
-        "the optimizers '../../evil' is called evil, '=cmd()<b>x</b>' is called cmd_b_x_b",
+        "characters: the optimizer '../../evil' is called evil, the optimizer '=cmd()<b>x</b>' is called cmd_b_x_b",
+    ),
+    "quoted": (
+        "optim",
+        ['"Adam, fused"', "SGD/nesterov"],
+        {("log", "Adam_fused"), ("log", "SGD_nesterov")},
+        "the optimizer 'Adam, fused' is called Adam_fused, the optimizer 'SGD/nesterov' is called SGD_nesterov",
     ),
     "workload": ("task", ["a b", "c"], {("a_b", "unknown"), ("c", "unknown")}, "the workload 'a b' is called a_b"),
 }

@@ -232,8 +232,8 @@ def test_hyperparameters_are_what_differs_and_the_space_is_what_was_tried(tmp_pa
     }
     assert study.trials["seed"].tolist() == [0, 1, 2]
     text = "\n".join(told.warnings)
-    assert "weight_decay hold numbers and text: taken as text" in text
-    assert "node_name differ in every run, so they are no hyperparameters: left out" in text
+    assert "taken as text, because some of the values are no numbers: weight_decay" in text
+    assert "left out, because text that differs in every run is no hyperparameter: node_name" in text
     assert "Runs without an optimizer are under the name unknown: --set optimizer=NAME names it" in text
 
 
