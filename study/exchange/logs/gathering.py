@@ -62,6 +62,7 @@ class Gathering:
         self.labels: dict[str, None] = {}  # those of them that keep a value for several rows: they may tell runs apart
         self.of_seeds: dict[str, str] = {}  # runs with several seeds -> the column of the seeds
         self.without_step = 0
+        self.of_project = False  # whether a table is an export of this project
 
     def know(self, run: str, settings: Mapping[str, Any]) -> None:
         """Add settings of a run; they keep the names that they have in the source."""
@@ -210,6 +211,7 @@ def _first_searches(rows: pd.DataFrame, made: Gathering) -> pd.DataFrame:
     """Of an export of this project, the first search of each study; reruns and repeats are others."""
     if not set(names.OF_EXPORT) <= set(rows):
         return rows
+    made.of_project = True
     kept = np.ones(len(rows), dtype=bool)
     for name, first in names.OF_EXPORT.items():
         kept &= (_each(rows[name], value).map(lambda cell, first=first: cell == first)).to_numpy(dtype=bool)

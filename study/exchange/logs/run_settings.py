@@ -34,7 +34,10 @@ def of_runs(made: Gathering) -> dict[str, dict[str, Any]]:
     roles = {name: role for role, name in known.items() if role in OF_SETTINGS}
     mapped = {columns[0]: name for name, columns in made.asked.columns.items() if name != "run"}
     factors = made.asked.columns.get("batch_size", ())[1:]
-    labels, metrics = {*names.LABELS, *names.FROM_EXPORT}, [name for name in made.read_as if "/" in name]
+    labels, metrics = (
+        {*names.LABELS, *(names.FROM_EXPORT if made.of_project else ())},
+        [name for name in made.read_as if "/" in name],
+    )
     named: dict[str, str] = {}
     for key in keys:
         if key in factors:

@@ -11,9 +11,9 @@ from analysis.question.columns import TABLE_COLUMNS
 from analysis.tables import trials
 from study.exchange.importing import ImportRefused
 from study.exchange.logs.importing import import_log
-from study.exchange.logs.names import FROM_EXPORT, LABELS, OF_SETTINGS, ROLES, Asked
+from study.exchange.logs.names import LABELS, OF_SETTINGS, ROLES, Asked
 
-GIVEN = sorted(TABLE_COLUMNS - {name for known in ROLES.values() for name in known} - {*ROLES, *LABELS, *FROM_EXPORT})
+GIVEN = sorted(TABLE_COLUMNS - {name for known in ROLES.values() for name in known} - {*ROLES, *LABELS})
 RUNS = [(run, size) for size in (8, 16, 32) for run in range(4)]
 
 
