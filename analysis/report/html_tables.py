@@ -365,8 +365,8 @@ def shown(table: pd.DataFrame, title: str) -> Table:
     >>> found.facts, found.columns[0].name, [cell.text for (cell,) in found.rows]
     (['optimizer sgd'], 'steps to goal', ['1,725', '24'])
     """
-    same = [name for name in SAID_ONCE if name in table and table[name].nunique() == 1]
-    facts = [f"{header(name)} {table[name].iloc[0]}" for name in same]
+    same = [name for name in SAID_ONCE if name in table and table[name].nunique(dropna=False) == 1]
+    facts = [f"{header(name)} {value}" for name in same if (value := table[name].iloc[0]) != ""]
     columns = {name: [_cell(value, str(name)) for value in table[name]] for name in table.columns.drop(same)}
     headings = [Column(header(name), any(cell.key is not None for cell in cells)) for name, cells in columns.items()]
     return Table(title, facts, headings, list(zip(*columns.values(), strict=True)))
@@ -385,7 +385,7 @@ def _cell(value: Any, column: str) -> Cell:
     """A value as people read it: 1,725; 0.0213; 2 h 05 min; a dash if it is missing."""
     if isinstance(value, Cell):
         return value
-    if pd.isna(value):
+    if pd.isna(value) or value == "":
         return Cell(DASH)
     if isinstance(value, bool | np.bool_):
         return Cell("yes" if value else "no")

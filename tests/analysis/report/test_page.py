@@ -17,7 +17,7 @@ from analysis import figures
 from analysis.counting import Goal
 from analysis.figures import FIGURES, charts, formats
 from analysis.load import load_study
-from analysis.report import build, methods
+from analysis.report import build, html_tables, methods
 from analysis.report.answer import Answer
 from analysis.report.answer.next_step import NextStep
 from analysis.report.answer.rows import Row
@@ -261,6 +261,25 @@ def test_what_is_the_same_in_all_rows_goes_into_the_caption(text):
     assert caption in text
     assert ["1", "1,725", "1,725", "3", "0.0213", "0.9987", "20,000"] in Page(text).rows
     assert "<dt>versions torch</dt><dd>2.13.0</dd>" in text
+
+
+# Column of a table, its values -> facts in the caption, cells of a column of its own.
+SAID = {
+    "shared": ("device", ["cpu", "cpu"], ["device cpu"], None),
+    "unknown throughout": ("device", ["", ""], [], None),
+    "unknown in a row": ("device", ["cpu", ""], [], ["cpu", "–"]),
+    "of some rows alone": ("tuned for", ["error < 0.1", None], [], ["error < 0.1", "–"]),
+    "of later rows alone": ("tuned for", [None, "error < 0.1"], [], ["–", "error < 0.1"]),
+}
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_a_caption_says_what_holds_for_all_rows_and_is_known(kind):
+    name, values, facts, cells = SAID[kind]
+    found = html_tables.shown(pd.DataFrame({name: values, "steps": [1, 2]}), "Cost.")
+    assert found.facts == facts
+    at = [column.name for column in found.columns]
+    assert (None if name not in at else [row[at.index(name)].text for row in found.rows]) == cells
 
 
 def test_intervals_are_shown_once_there_are_any(text):
