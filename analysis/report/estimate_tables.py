@@ -74,9 +74,13 @@ def budget_shown(table: pd.DataFrame) -> pd.DataFrame:
     names = [name for name in ("workload", "optimizer", "examples", "tokens", "batch_size") if name in table]
     near = f"within {percent(table['tolerance'].iloc[0])} of the best"
     found = table[names].assign(**{near: table["within"].astype(bool)})
+
+    def end(high: float) -> str:
+        return "…" if np.isinf(high) else number(high)
+
     for metric, part in table.groupby("goal_metric", sort=False):
         cells = [
-            None if pd.isna(v) else Cell(number(v) if pd.isna(a) else f"{number(v)} ({number(a)} to {number(b)})", v)
+            None if pd.isna(v) else Cell(number(v) if pd.isna(a) else f"{number(v)} ({number(a)} to {end(b)})", v)
             for v, a, b in part[["error", "low", "high"]].itertuples(index=False)
         ]
         found[metric_text(str(metric))] = pd.Series(cells, part.index, dtype=object)
