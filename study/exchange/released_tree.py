@@ -158,7 +158,7 @@ def _study(folder: Path, parts: tuple[str, ...]) -> Released:
 
 def component(name: str) -> str:
     """The name as one folder."""
-    return re.sub(r"[^\w.+=-]+", "_", name).strip("_.+=-") or "unnamed"
+    return re.sub(r"[^\w.,+=-]+", "_", name).strip("_.,+=-") or "unnamed"
 
 
 def space(study: Released, given: Collection[str]) -> tuple[dict[str, Any], list[str]]:

@@ -58,8 +58,8 @@ KEPT = {
     "quoted": (
         "optim",
         ['"Adam, fused"', "SGD/nesterov"],
-        {("log", "Adam_fused"), ("log", "SGD_nesterov")},
-        "the optimizer 'Adam, fused' is called Adam_fused, the optimizer 'SGD/nesterov' is called SGD_nesterov",
+        {("log", "Adam,_fused"), ("log", "SGD_nesterov")},
+        "the optimizer 'Adam, fused' is called Adam,_fused, the optimizer 'SGD/nesterov' is called SGD_nesterov",
     ),
     "workload": ("task", ["a b", "c"], {("a_b", "unknown"), ("c", "unknown")}, "the workload 'a b' is called a_b"),
 }
