@@ -210,9 +210,12 @@ def layout_for(workload: Workload, inputs: Tree) -> torch.memory_format:
         if overruns(model):
             return torch.contiguous_format
 
-        def works(layout: torch.memory_format) -> bool:
-            tried = copy.deepcopy(model).to(memory_format=layout)  # type: ignore[call-overload]
+        def laid_out(layout: torch.memory_format) -> tuple[nn.Module, Tree]:
             given = inputs.contiguous(memory_format=layout) if are_images(inputs) else inputs
+            return copy.deepcopy(model).to(memory_format=layout), trees.cloned(given)  # type: ignore[call-overload]
+
+        def works(layout: torch.memory_format) -> bool:
+            tried, given = laid_out(layout)
             try:
                 for training in (False, True):
                     outputs = trees.call(tried.train(training), trees.cloned(given))
@@ -223,10 +226,9 @@ def layout_for(workload: Workload, inputs: Tree) -> torch.memory_format:
             return True
 
         def evaluated(layout: torch.memory_format) -> list[torch.Tensor]:
-            tried = copy.deepcopy(model).to(memory_format=layout).eval()  # type: ignore[call-overload]
-            given = inputs.contiguous(memory_format=layout) if are_images(inputs) else inputs
+            tried, given = laid_out(layout)
             with generators.seeded(0), torch.no_grad():
-                return [*trees.leaves(trees.call(tried, trees.cloned(given)))]
+                return [*trees.leaves(trees.call(tried.eval(), given))]
 
         if works(torch.channels_last):
             try:
