@@ -81,6 +81,7 @@ def fused(graph: GraphModule, arguments: Sequence[Tensor]) -> list[Kernel]:
         raise Fused
 
     options = {"_post_fusion_custom_pass": read, "layout_optimization": False, "fx_graph_cache": False}
+    options |= {"cpp.threads": 1}  # with more, Inductor leaves additions at indices to a library
     with suppress(Fused), torch.no_grad(), config.patch(options):
         compile_fx(graph, given)
     return found

@@ -42,15 +42,23 @@ def test_kernels_of_groups(name):
     assert [(kernel.kind, kernel.read, kernel.written, kernel.flop) for kernel in found] == expected
 
 
+@pytest.fixture
+def threads():
+    """Sets torch's number of threads for the test: as many as it likes, where none is asked for."""
+    yield torch.set_num_threads
+    torch.set_num_threads(1)
+
+
 @pytest.mark.parametrize(
-    ("model", "batch_size", "element_wise"), [("resnet8", 128, 0), ("cnn", 2, 2 * 2 * 1024 * 3136)]
+    ("model", "batch_size", "element_wise", "count"), [("resnet8", 128, 0, 1), ("cnn", 2, 2 * 2 * 1024 * 3136, 2)]
 )
-def test_the_compiled_update_reads_and_writes_less(model, batch_size, element_wise):
+def test_the_compiled_update_reads_and_writes_less(model, batch_size, element_wise, count, threads):
     """`element_wise`: FLOP of products that are written out (`study.engine.fused.rewritten`)."""
     if torch.__version__.split(".")[:2] != RECORDED["versions"]["torch"].split(".")[:2]:
         pytest.skip("recorded with another version of torch")
     from benchmarks.trace.compiled import compiled
 
+    threads(count)
     today, recorded = (
         next(
             row
