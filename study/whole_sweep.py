@@ -1,7 +1,6 @@
 """A whole sweep: finds the missing studies, measures their cost, and trains them."""
 
 import importlib
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from analysis.question.stages import REFINE
 from study import store, warn
 from study.config import fingerprint, preflight
 from study.config.jobs import Job, parse_jobs
-from study.devices.imports import uncollected
+from study.devices.imports import imported_aside
 from study.engine import older
 from study.engine.cost import Cost, Work
 from study.observers.base import Guarded, Observer, Search, Sweep
@@ -218,12 +217,12 @@ def train_searches(
     warn.of_torch(console)
     for warn_of in (warn.of_devices, warn.of_changes, warn.of_precision):
         warn_of(jobs, console)
-    with SweepProgress(console) as progress:
+    with SweepProgress(console) as progress, imported_aside(LATER) as begin_import:
         told = _Told(Guarded([progress, *observers], partial(console.print, style="yellow", markup=False)), workers)
         told.begin(command, [each.job for each in waiting], [work.study for work in left])
         pools = _Pools(unfit, waits)
         lines = [_line(each, command, progress, pools) for each in waiting]
-        too_large = run_all(lines, workers, told.trial, waits, told.tick, _chores(waiting))
+        too_large = run_all(lines, workers, told.trial, waits, told.tick, _chores(waiting, begin_import))
         for reason in chain(*workers.too_small.values()):
             console.print(f"{reason} The other workers trained it.", style="yellow", markup=False)
         _show_notes(workers, console)
@@ -257,19 +256,14 @@ class _Told:
         return search_of(study, results, self._workers.cost_of(study).trial(study))
 
 
-def _chores(waiting: Sequence[Waiting]) -> Iterator[None]:
+def _chores(waiting: Sequence[Waiting], last: Callable[[], None]) -> Iterator[None]:
     """What need not be done before the workers train, in small steps."""
     for each in waiting:
         for known in each.known:
             store.announce(each.job.results, known)
             yield
-    threading.Thread(target=_import_later, daemon=True).start()
+    last()
     yield
-
-
-def _import_later() -> None:
-    with uncollected():
-        importlib.import_module(LATER)
 
 
 class _Pools:

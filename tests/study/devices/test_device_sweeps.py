@@ -88,7 +88,7 @@ def test_whoever_dies_takes_the_team_along(team, victim):
     process, members = team
     os.kill(victim(members), signal.SIGKILL)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == 1, said
     assert "a worker process died (exit code -9)" in said
     assert "Traceback" not in said
     assert not alive(members)
