@@ -60,6 +60,7 @@ def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _text(key: str, value: Any) -> str:
     """The value of a key in Hydra's grammar."""
+    value = _without_arrays(value)
     sweeps = key not in LISTS and not key.startswith(tuple(f"{branch}." for branch in (*OPEN, "hydra")))
     if sweeps and isinstance(value, list | tuple | range):
         if not value:
@@ -70,7 +71,7 @@ def _text(key: str, value: Any) -> str:
 
 
 def _value(key: str, value: Any) -> str:
-    value = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value  # of NumPy
+    value = _without_arrays(value)
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int | float):
@@ -85,3 +86,8 @@ def _value(key: str, value: Any) -> str:
     raise UsageError(
         f"{key} must be a number, a text, true or false, None, a list or a dictionary of these, but got {value!r}."
     )
+
+
+def _without_arrays(value: Any) -> Any:
+    """Numbers and lists in place of those of NumPy, torch and pandas."""
+    return value.tolist() if hasattr(value, "tolist") else value

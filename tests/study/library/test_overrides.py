@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from helpers.fused import partly
 
 from study.config.compose import compositions
@@ -22,7 +24,13 @@ GIVEN = [
     ({"search": {"refine": 4, "budgets": 1.0}}, ["search.refine=[4]", "search.budgets=[1.0]"]),
     ({"optimizer": {"no_decay": "bias"}}, ["optimizer.no_decay=[bias]"]),
     ({"batch_sizes": range(1, 4)}, ["batch_sizes=[1,2,3]"]),
-    ({"batch_sizes": np.array([8, 64])[:1].tolist()}, ["batch_sizes=[8]"]),
+    ({"batch_sizes": np.array([8, 64])}, ["batch_sizes=[8,64]"]),
+    ({"batch_sizes": torch.tensor([8, 64])}, ["batch_sizes=[8,64]"]),
+    ({"batch_sizes": torch.tensor(64)}, ["batch_sizes=[64]"]),
+    ({"batch_sizes": [np.int64(8), torch.tensor(64)]}, ["batch_sizes=[8,64]"]),
+    ({"batch_size": pd.Series([8, 64])}, ["batch_size=8,64"]),
+    ({"optimizer": np.array(["sgd", "adam"])}, ["optimizer=sgd,adam"]),
+    ({"search.space.label_smoothing": np.array([0, 0.5])}, ["search.space.label_smoothing=[0.0,0.5]"]),
     ({"batch_size": (8, 64)}, ["batch_size=8,64"]),
     ({"search": {"trials": 20}}, ["search.trials=20"]),
     ({"search.trials": np.int64(20)}, ["search.trials=20"]),
@@ -86,7 +94,8 @@ def test_the_schema_reads_the_values_that_were_given(given, key, value):
     ("given", "told"),
     [
         ({"search.trials": object}, "search.trials must be a number, a text, true or false, None, a list or"),
-        ({"batch_sizes": np.array([8, 64])}, "batch_sizes must be a number, a text"),
+        ({"batch_sizes": {8, 64}}, "batch_sizes must be a number, a text"),
+        ({"batch_size": np.array([], int)}, r"batch_size must have at least one value, but got \[\]"),
         ({"optimizer": []}, r"optimizer must have at least one value, but got \[\]"),
     ],
 )
