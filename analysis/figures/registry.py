@@ -138,7 +138,7 @@ FIGURES: dict[str, Drawing] = {
         "S(B) to each goal, with the best trial of each goal. A harder goal moves the curve up; compare the shapes of "
         "the curves.",
         scaling.by_goal,
-        "two goals, one of them reached: give --goal twice",
+        "two goals, one of them reached: give --goal twice, or goals=[...] in Python",
         rows=_several_goals,
         panel=("workload", "optimizer"),
     ),

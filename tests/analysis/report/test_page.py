@@ -379,7 +379,7 @@ def test_figures_beyond_what_a_page_holds_are_links(limit, value, monkeypatch):
 
 
 def test_kinds_that_are_missing_say_what_they_need(text):
-    assert "Several goals: needs two goals, one of them reached: give --goal twice." in text
+    assert "Several goals: needs two goals, one of them reached: give --goal twice, or goals=[...] in Python." in text
     assert "Steps to result: needs" not in text
 
 
