@@ -33,6 +33,19 @@ def test_it_runs(name: str) -> None:
     assert ran.stdout
 
 
+def test_they_are_imported_without_the_dev_extra():
+    program = """
+import sys
+from importlib import import_module
+sys.modules |= dict.fromkeys(["pytorch_optimizer", "pytest", "hypothesis", "tokenizers", "PIL", "setuptools"])
+for module in sys.argv[1:]:
+    import_module(f"benchmarks.{module}")
+"""
+    modules = sorted(file.stem for file in (ROOT / "benchmarks").glob("[a-z]*.py"))
+    assert len(modules) > 9
+    subprocess.run([sys.executable, "-c", program, *modules], cwd=ROOT, check=True)
+
+
 def test_a_study_that_fits_on_no_worker_ends_with_the_message_of_the_pool():
     with mock.patch.object(engine, "Workers") as workers:
         workers.return_value.__enter__.return_value.measure.return_value = [TrialTooLarge("needs 20 GiB")]
