@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,10 +96,15 @@ def _show(console: Console, table: pd.DataFrame, folder: Path) -> None:
 
 
 def _text(console: Console, table: pd.DataFrame, folder: Path) -> Text:
-    """What `study status` prints, to be replaced by the next look."""
-    with console.capture() as held:
-        _show(console, table, folder)
-    return Text.from_ansi(held.get())
+    """What `study status` prints, to be replaced by the next look; its end if it is higher than the terminal.
+
+    It has a console of its own, because `Live` adds what it shows to all that is printed on its console.
+    """
+    apart = Console(file=io.StringIO(), force_terminal=console.is_terminal, width=console.width, highlight=False)
+    with apart.capture() as held:
+        _show(apart, table, folder)
+    lines = held.get().splitlines()
+    return Text.from_ansi("\n".join(lines[1 - console.height :] if console.is_terminal else lines))
 
 
 def watch(options: argparse.Namespace, console: Console) -> None:

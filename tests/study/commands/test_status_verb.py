@@ -1,11 +1,15 @@
 """`study status` of one results folder, of a folder of them, and again and again."""
 
+import argparse
 import io
+import itertools
 import json
+import re
 
 import pandas as pd
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from study import store
 from study.__main__ import main
@@ -54,6 +58,24 @@ def test_it_looks_again_until_all_is_done(folders, monkeypatch, capsys):
     assert main(["status", str(folders), "--watch"]) == 0
     assert len(looks) == 3
     assert "Done." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("height", "lines"), [(40, 5), (4, 3)])
+def test_each_look_replaces_the_last_one_and_shows_at_least_its_end(folders, monkeypatch, height, lines):
+    looks = []
+
+    def sleep(_):
+        looks.append(console.file.getvalue())
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=height, highlight=False)
+    monkeypatch.setattr(status.time, "sleep", sleep)
+    status.status(argparse.Namespace(results=folders / "more/left", json=False, watch=True), console)
+    for before, look in itertools.pairwise(looks):
+        shown = Text.from_ansi(re.sub(r"\x1b\[\d*[AK]", "", look.removeprefix(before))).plain.strip("\r").splitlines()
+        assert len(shown) == lines
+        assert shown[-1].endswith(" left.")
 
 
 def test_ctrl_c_ends_it_quietly(folders, monkeypatch, capsys):
