@@ -20,6 +20,9 @@ OF_CURVES = ("workload", "optimizer", "goal", "definition")
 """Columns of measurements that a title can say."""
 OF_SWEEPS = ("results", "workload", "optimizer")
 """Columns that name a curve of several results folders."""
+LEFT_OUT_OF_SWEEPS = ("infeasible", "searches")
+LEFT_OUT_OF_SEARCHES = ("infeasible", "best so far")
+"""Columns that narrow terminals have no room for."""
 OF_SCHEDULES = OWN | {*Schedule.optional_hyperparameters}
 """Hyperparameters of schedules; the terminal leaves them to the report."""
 
@@ -208,23 +211,23 @@ def status(console: Console, progress: pd.DataFrame) -> None:
     """Show the progress of every study; `progress`: from `analysis.tables.status.table`."""
     for (workload, optimizer), curve in progress.groupby(["workload", "optimizer"]):
         console.print(f"[bold]{workload}, {optimizer}[/]")
-        searches = ["search"] if curve["search"].any() else []
-        headings = ("state", "complete", "infeasible", "best so far", "time left")
-        table = columns("batch size", *searches, *headings, left=("search", "state"))
-        for row in curve.to_dict("records"):
-            left = row["seconds_left"]
-            table.add_row(
-                f"{row['batch_size']:,}",
-                *(row[name] for name in searches),
-                row["state"] + (f" in {row['processes']} processes" if row["processes"] > 1 else ""),
-                f"{row['complete']} of {row['wanted']}",
-                str(row["infeasible"]),
-                "" if pd.isna(row["best"]) else f"{row['best']:,} steps",
-                "" if row["state"] == "done" else "unknown" if pd.isna(left) else rough(left, short=True),
-            )
-        _in_full(console, table)
+        _fitting(console, [_search(row) for row in curve.to_dict("records")], ("search",), LEFT_OUT_OF_SEARCHES)
         console.print()
     _closing(console, progress)
+
+
+def _search(row: Mapping[str, Any]) -> dict[str, str]:
+    """The columns that say how far a search is."""
+    left = row["seconds_left"]
+    return {
+        "batch size": f"{row['batch_size']:,}",
+        "search": row["search"],
+        "state": row["state"] + (f" in {row['processes']} processes" if row["processes"] > 1 else ""),
+        "complete": f"{row['complete']} of {row['wanted']}",
+        "infeasible": str(row["infeasible"]),
+        "best so far": "" if pd.isna(row["best"]) else f"{row['best']:,} steps",
+        "time left": "" if row["state"] == "done" else "unknown" if pd.isna(left) else rough(left, short=True),
+    }
 
 
 def sweeps(console: Console, progress: pd.DataFrame) -> None:
@@ -233,16 +236,7 @@ def sweeps(console: Console, progress: pd.DataFrame) -> None:
         dict(zip(OF_SWEEPS, key, strict=True)) | _sweep(curve)
         for key, curve in progress.groupby([*OF_SWEEPS], sort=False)
     ]
-    for left_out in ((), ("infeasible",), ("infeasible", "searches")):
-        names = [name for name in found[0] if name not in left_out]
-        table = columns(*names, left=(*OF_SWEEPS, "state"))
-        for column in table.columns[len(OF_SWEEPS) :]:
-            column.no_wrap = True
-        for row in found:
-            table.add_row(*(row[name] for name in names))
-        if not console.is_terminal or _width(console, table) <= console.width:
-            break
-    _in_full(console, table)
+    _fitting(console, found, OF_SWEEPS, LEFT_OUT_OF_SWEEPS)
     console.print()
     _closing(console, progress)
 
@@ -290,6 +284,28 @@ def _closing(console: Console, progress: pd.DataFrame) -> None:
 def _width(console: Console, table: Table) -> int:
     """The width of a table in which nothing is cut or wrapped."""
     return console.measure(table, options=console.options.update_width(WIDE)).maximum
+
+
+def _fitting(
+    console: Console, rows: Sequence[Mapping[str, str]], names: Sequence[str], left_out: Sequence[str]
+) -> None:
+    """Print a table. On a terminal, leave out what it has no room for; elsewhere, print it as wide as it is.
+
+    Arguments:
+        names: columns that may be folded; empty ones are left out.
+        left_out: columns to leave out where there is no room, the least important first.
+    """
+    there = [name for name in rows[0] if name not in names or any(row[name] for row in rows)]
+    for count in range(len(left_out) + 1):
+        shown = [name for name in there if name not in left_out[:count]]
+        table = columns(*shown, left=(*names, "state"))
+        for column, name in zip(table.columns, shown, strict=True):
+            column.no_wrap = name not in names
+        for row in rows:
+            table.add_row(*(row[name] for name in shown))
+        if not console.is_terminal or _width(console, table) <= console.width:
+            break
+    _in_full(console, table)
 
 
 def _in_full(console: Console, table: Table) -> None:

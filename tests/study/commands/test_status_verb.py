@@ -117,6 +117,25 @@ def test_the_row_of_a_sweep_and_the_line_below_agree_on_the_time_left(seconds, i
 
 
 @pytest.mark.parametrize(
+    ("width", "kept"),
+    [
+        (100, "batch size search state complete infeasible best so far time left"),
+        (76, "batch size search state complete best so far time left"),
+        (60, "batch size search state complete time left"),
+        (50, "batch size search state complete time left"),
+    ],
+)
+def test_no_word_of_a_search_is_folded(width, kept):
+    console = Console(record=True, width=width, force_terminal=True, file=io.StringIO())
+    times = {"": UNKNOWN, "reruns of trial 7": 9.0}
+    found = [ROW | {"search": search, "best": 1429, "seconds_left": left} for search, left in times.items()]
+    show.status(console, pd.DataFrame(found))
+    lines = console.export_text().splitlines()
+    assert " ".join(lines[1].split()) == kept
+    assert lines[2].split()[-1] == "unknown"
+
+
+@pytest.mark.parametrize(
     ("terminal", "width", "kept"),
     [
         (False, 80, "time left"),
