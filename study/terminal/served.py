@@ -8,12 +8,17 @@ from functools import partial
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import quote
 
 from study.errors import UsageError
 
 HERE = "127.0.0.1"
 HOSTS = {HERE, "localhost"}
 REPORT = "report.html"
+WITHOUT_REPORT = (
+    "There is no report yet. A sweep writes it half a minute after it began to train; without a running sweep, "
+    "<code>python -m study report RESULTS</code> does."
+)
 WAITING = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="5">
 <title>{name}</title></head><body style="font: 1rem system-ui, sans-serif; margin: 3rem"><p>{said}</p></body></html>
 """
@@ -41,7 +46,7 @@ class _Handler(SimpleHTTPRequestHandler):
 
     def send_head(self):  # type: ignore[no-untyped-def]  # bytes in, bytes out, as the base class has it
         # A page of another site must not read the folder by a name that it points to this machine.
-        if self.headers.get("Host", "").rpartition(":")[0] not in HOSTS:
+        if self.headers.get("Host", "").partition(":")[0] not in HOSTS:
             self.send_error(HTTPStatus.FORBIDDEN)
             return None
         if self.path.partition("?")[0] in ("/", f"/{REPORT}") and not Path(self.directory, REPORT).exists():
@@ -76,9 +81,9 @@ class _Handler(SimpleHTTPRequestHandler):
         top = Path(self.directory)
         below = sorted(path.relative_to(top) for depth in ("*", "*/*") for path in top.glob(f"{depth}/{REPORT}"))
         links = "<br>".join(
-            f'<a href="/{html.escape(str(each))}">{html.escape(str(each.parent))}</a>' for each in below
+            f'<a href="/{html.escape(quote(str(each)))}">{html.escape(str(each.parent))}</a>' for each in below
         )
-        said = links or "There is no report yet. A sweep writes it half a minute after it began to train."
+        said = links or WITHOUT_REPORT
         content = WAITING.format(name=html.escape(top.name), said=said).encode()
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/html; charset=utf-8")

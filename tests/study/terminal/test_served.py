@@ -1,6 +1,8 @@
 """`study watch`: what the server gives, to whom."""
 
+import html
 import http.client
+import re
 import threading
 
 import pytest
@@ -23,7 +25,7 @@ def ask(tmp_path):
 
     def get(path, host="127.0.0.1"):
         connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
-        connection.request("GET", path, headers={"Host": f"{host}:{server.server_port}"})
+        connection.request("GET", path, headers={"Host": host})
         answer = connection.getresponse()
         found = answer.status, answer.getheader("Location") or answer.read().decode()
         connection.close()
@@ -41,21 +43,29 @@ def test_before_the_first_report_it_says_so_and_looks_again(ask):
     assert status == 200
     assert 'http-equiv="refresh"' in body
     assert "There is no report yet" in body
+    assert "python -m study report" in body  # no sweep writes one for an import
 
 
 def test_a_folder_of_results_folders_is_a_list(ask):
-    (ask.results / "b & c").mkdir()
-    (ask.results / "b & c/report.html").write_text("<p>")
-    assert '<a href="/b &amp; c/report.html">b &amp; c</a>' in ask("/")[1]
+    names = ["b & c", "50% #1", "why?"]
+    for name in names:
+        (ask.results / name).mkdir()
+        (ask.results / name / "report.html").write_text(name)
+    links = re.findall('<a href="(.*?)">(.*?)</a>', ask("/")[1])
+    assert {html.unescape(name) for _, name in links} == {*names}
+    assert {html.unescape(name): ask(html.unescape(link))[1] for link, name in links} == {name: name for name in names}
 
 
 @pytest.mark.parametrize(
     ("path", "host", "expected"),
     [
         ("/", "127.0.0.1", (302, "/report.html")),
-        ("/report.html", "localhost", (200, "<p>report")),
+        ("/report.html", "localhost", (200, "<p>report")),  # at port 80 browsers name none
+        ("/report.html", "localhost:8000", (200, "<p>report")),
+        ("/report.html", "127.0.0.1:8000", (200, "<p>report")),
         ("/tables/cost.csv", "127.0.0.1", (200, "batch_size,steps\n")),
         ("/", "evil.example", (403, None)),
+        ("/", "evil.example:8000", (403, None)),
         ("/tables/", "127.0.0.1", (404, None)),
         ("/../secret.txt", "127.0.0.1", (404, None)),
         ("/%2e%2e/secret.txt", "127.0.0.1", (404, None)),
