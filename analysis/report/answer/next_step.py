@@ -103,12 +103,15 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
 
 def _sweeps(studies: Sequence[StudyData]) -> list[list[StudyData]]:
     """The studies that one command can continue: those of one folder and sampler whose commands differ in optimizers
-    and batch sizes alone. Studies of another folder would be trained again, and other settings are another question."""
-    found: dict[Any, list[StudyData]] = {}
-    for study in studies:
+    and batch sizes alone. Studies of another folder would be trained again, and other settings are another question.
+    Studies that wait for their first run have no command yet: they belong to a sweep of their folder and sampler."""
+    found: dict[Any, dict[Any, list[StudyData]]] = {}
+    for study in sorted(studies, key=lambda study: not study.provenance):
+        same = found.setdefault((study.results, study.question["search"]["sampler"]), {})
         words = frozenset(word for word in _words([study]) if not word.startswith(AXES))
-        found.setdefault((study.results, study.question["search"]["sampler"], words), []).append(study)
-    return list(found.values())
+        words = words if study.provenance else next(reversed(same), words)
+        same.setdefault(words, []).append(study)
+    return [mine for same in found.values() for mine in same.values()]
 
 
 def _rows(studies: Sequence[StudyData], steps: pd.DataFrame) -> pd.DataFrame:
@@ -275,7 +278,8 @@ def command(studies: Sequence[StudyData], overrides: Mapping[str, Any]) -> str:
     """The command that trained these studies, with other values of some keys; empty if it is not on record. It trains
     on in the folder where the studies lie now.
 
-    If several commands trained them, the new one names all of their optimizers and batch sizes.
+    If several commands trained them, or some wait for their first run, the new one names all of their optimizers and
+    batch sizes.
 
     >>> command([study], {"search.reruns": 8, "optimizer": "sgd"}).split()[4:]
     ['stopping=budget', 'results=results/published/mlp_digits', 'search.reruns=8', 'optimizer=sgd']
@@ -283,14 +287,16 @@ def command(studies: Sequence[StudyData], overrides: Mapping[str, Any]) -> str:
     words = _words(studies)
     if not words:
         return ""
-    if len({run["command"] for study in studies for run in study.provenance[-1:] if "command" in run}) > 1:
+    waiting = not all(study.provenance for study in studies)
+    if waiting or len({run["command"] for study in studies for run in study.provenance[-1:] if "command" in run}) > 1:
         sizes, optimizers = sorted({s.batch_size for s in studies}), dict.fromkeys(s.optimizer for s in studies)
         named = {"optimizer": ",".join(optimizers)} if len(optimizers) > 1 else {}
         overrides = {**named, "batch_size": ",".join(map(str, sizes)), **overrides}
     if (moved := _results(studies)) != _recorded(studies):
         overrides = {"results": moved, **overrides}
     overrides = {**_workload(words, studies), **overrides}
-    kept = [word for word in words if word.partition("=")[0] not in overrides]
+    replaced = {*overrides, *(["batch_sizes"] if "batch_size" in overrides else [])}  # one stands for the other
+    kept = [word for word in words if word.partition("=")[0] not in replaced]
     return shlex.join([*kept, *(f"{key}={value}" for key, value in overrides.items())])
 
 

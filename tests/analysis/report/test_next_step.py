@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.labels import counted
 from analysis.load import load, load_study
 from analysis.report import build
 from analysis.report.answer.next_step import command, next_step
@@ -130,6 +131,25 @@ def test_a_command_for_studies_of_several_commands_names_all_of_them():
     found = command(studies, {"search.reruns": 8})
     where = f"results={PUBLISHED / 'mlp_digits'}"
     assert found == f"python -m study sweep {where} optimizer=momentum,sgd batch_size=8,64 search.reruns=8"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "waiting", "expected"),
+    [
+        ("'batch_sizes=[8,64]'", ["momentum/64"], "batch_size=8,64"),
+        ("optimizer=momentum,sgd batch_size=8,64", ["sgd/8", "sgd/64"], "optimizer=momentum,sgd batch_size=8,64"),
+        ("search.trials=9 batch_size=8", ["momentum/64"], "search.trials=9 batch_size=8,64"),  # of another command
+    ],
+)
+def test_the_next_step_of_an_interrupted_sweep_trains_what_waits(recorded, waiting, expected):
+    folder = PUBLISHED / "mlp_digits/studies/mlp_digits"
+    begun, *others = (load_study(folder / name) for name in ("momentum/8", *waiting))
+    begun.provenance[-1]["command"] = f"python -m study sweep results={PUBLISHED / 'mlp_digits'} {recorded}"
+    tables = build.tables([begun], [begun], build.Asked())
+    studies = [begun, *(replace(study, provenance=[], trials=study.trials[:0]) for study in others)]
+    found = next_step(studies[::-1], tables["steps_to_result"], tables["scaling"], tables["cost"])
+    assert found.advice == f"continue the sweep: {counted(len(others), 'search', 'searches')} left"
+    assert found.command.split()[5:] == expected.split()
 
 
 @pytest.mark.parametrize(
