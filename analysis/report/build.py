@@ -145,9 +145,7 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
     if not begun:
         raise LoadError(f"no trial in {', '.join(map(str, results))} has finished yet; sweep again to continue.")
     _refuse_unmeasured(begun, asked)
-    refused = refusals(begun, asked.goals)
-    if not any(answerable(begun, goals)):
-        raise LoadError(" ".join(refused))
+    refused = _refused(begun, asked)
     derived = tables(made, begun, asked)
     fixed, points = of_s(begun), points_of_s(derived)
     judged = points["steps_to_result"], points["scaling"], points["compare"]
@@ -168,8 +166,17 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
         studies=[provenance(study) for study in made],
         command=_command(made),
         answers=answered,
+        compared=findings.compared(fixed, points),
         citation=citation.citation(title, results, made, _command(made)),
     )
+
+
+def _refused(studies: Sequence[StudyData], asked: Asked) -> list[str]:
+    """Why some of the goals cannot be answered. Raises LoadError if none can."""
+    refused = refusals(studies, asked.goals)
+    if not any(answerable(studies, asked.readings)):
+        raise LoadError(" ".join(refused))
+    return refused
 
 
 def _sentences(fixed: Sequence[StudyData], points: Mapping[str, pd.DataFrame], asked: Asked) -> list[str]:

@@ -38,10 +38,9 @@ def sentences(
     >>> sentences(studies, tables(studies, studies, Asked()), [])[0]
     'mlp_digits with sgd to validation cross entropy < 0.2: reached at batch size 64 alone, in 21 steps.'
     """
-    limits, trainable = tables["scaling"], not any(study.imported for study in studies)
+    limits = tables["scaling"]
     return [
-        *verdicts.sentences(tables["compare"], limits, cure=trainable),
-        *verdicts.sentences(tables["compare_workloads"], limits, by="workload", cure=trainable),
+        *compared(studies, tables),
         *_tuned_for(tables["steps_to_result"]),
         *about_fresh_data(studies, tables["steps_to_result"]),
         *headlines.sentences(tables["steps_to_result"], limits, base),
@@ -50,6 +49,20 @@ def sentences(
         *transfer.sentences(tables["rules"]),
         *stopping_sentences(studies),
         *grid_sentences(studies, goals),
+    ]
+
+
+def compared(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """The findings about pairs of optimizers and of workloads.
+
+    >>> from analysis.report.build import Asked, tables
+    >>> compared([study], tables([study], [study], Asked()))  # one curve
+    []
+    """
+    limits, trainable = tables["scaling"], not any(study.imported for study in studies)
+    return [
+        *verdicts.sentences(tables["compare"], limits, cure=trainable),
+        *verdicts.sentences(tables["compare_workloads"], limits, by="workload", cure=trainable),
     ]
 
 

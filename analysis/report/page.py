@@ -69,6 +69,7 @@ class ReportData:
         command: reproduces the studies.
         links: to reports on other goals, or back to the main one.
         answers: the first screen: one for each workload and goal, in the order of the panels of figure 1.
+        compared: those of the findings that compare optimizers or workloads.
         citation, files: None without results folders.
         explorer: its section as HTML (Markup of `analysis.report.explorer.block`); empty without it.
         refresh: of `analysis.report.derived.Asked`.
@@ -82,6 +83,7 @@ class ReportData:
     command: str
     links: Sequence[Link] = ()
     answers: Sequence[Answer] = ()
+    compared: Sequence[str] = ()
     citation: Citation | None = None
     files: Files | None = None
     explorer: str = ""

@@ -63,12 +63,18 @@ def report_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def write_report(
-    results: Sequence[Path], output: Path, console: Console, asked: Asked | None = None, notes: bool = False
+    results: Sequence[Path],
+    output: Path,
+    console: Console,
+    asked: Asked | None = None,
+    notes: bool = False,
+    pairs: bool = False,
 ) -> tuple[ReportData, Path]:
     """Rebuild tables, figures and page from the files alone; show the steps, the findings and what to run next.
 
     Arguments:
         notes: show the warnings in full.
+        pairs: show what is found about each pair of optimizers or workloads.
 
     Returns:
         The content of the report, and its page.
@@ -83,6 +89,7 @@ def write_report(
     several = len(data.answers) > 1
     said = [f"{answer.subject}: {line}" if several else line for answer in data.answers for line in answer.lines]
     said += batch_schedules.sentences(data.tables.get("batch_schedules"))
+    said += _compared(data) if pairs else []
     show.results(console, data.tables["steps_to_result"], said, data.warnings, notes)
     for answer in data.answers:
         if answer.next.advice:
@@ -93,6 +100,18 @@ def write_report(
     page = output / "report.html"
     show.link(console, page)
     return data, page
+
+
+def _compared(data: ReportData) -> list[str]:
+    """The findings about pairs that no answer leads with."""
+    from analysis.report.answer.headed import headed
+
+    found = headed(data.compared, data.answers)
+    said = []
+    for answer, parts in zip(data.answers, found.of_answers, strict=True):
+        about = f"{answer.subject}: " if len(data.answers) > 1 else ""
+        said += [f"{about}{text}" for part in parts for text in part.sentences if text not in answer.lead]
+    return [*said, *found.others]
 
 
 def report(options: argparse.Namespace, console: Console) -> None:
@@ -114,7 +133,7 @@ def report(options: argparse.Namespace, console: Console) -> None:
     read_as = tuple(goals), options.base_batch_size, options.normalise_at, options.tolerance
     asked = Asked(*read_as, _files(options), options.static)
     shown = Console(quiet=True) if options.json else console
-    data, page = write_report(options.results, output, shown, asked, options.notes)
+    data, page = write_report(options.results, output, shown, asked, options.notes, options.verb == "compare")
     if options.json:
         tables = {name: data.tables[name] for name in TOLD if name in data.tables}
         rows = data.tables["steps_to_result"]
@@ -165,14 +184,20 @@ def claims(options: argparse.Namespace, console: Console) -> None:
 
 def compare(options: argparse.Namespace, console: Console) -> None:
     """`study compare`: report on curves that share a workload or an optimizer."""
+    from analysis.labels import batch_sizes
     from analysis.load import LoadError
 
-    paths = (path for results in options.results for path in results.glob(STUDIES))
-    curves = sorted({(path.parts[-4], path.parts[-3]) for path in paths})
-    if curves and not any(one[0] == other[0] or one[1] == other[1] for one, other in combinations(curves, 2)):
-        there = ", ".join(f"{workload} with {optimizer}" for workload, optimizer in curves)
+    found = sorted(study.parts[-4:-1] for results in options.results for study in results.glob(STUDIES))
+    curves: dict[tuple[str, str], set[int]] = {}
+    for workload, optimizer, size in found:
+        curves.setdefault((workload, optimizer), set()).add(int(size))
+    if curves and not any(
+        (one[0] == other[0] or one[1] == other[1]) and curves[one] & curves[other]
+        for one, other in combinations(curves, 2)
+    ):
+        there = "; ".join(f"{w} with {o} at {batch_sizes(sorted(sizes))}" for (w, o), sizes in curves.items())
         raise LoadError(
             "nothing to compare: give results of one workload with two optimizers, or of two workloads with one "
-            f"optimizer, but got {there}."
+            f"optimizer, that have a batch size in common, but got {there}."
         )
     report(options, console)
