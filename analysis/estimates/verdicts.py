@@ -73,8 +73,17 @@ def _turned(row: pd.Series) -> tuple[str, str, float, float, float]:
 
 
 def _times(ratio: float, low: float, high: float) -> str:
-    high_text = f"95%: {low:.3g} to {high:.3g}" if np.isfinite(high) else f"95%: above {low:.3g}"
-    return f"{ratio:.3g} times ({high_text})" if np.isfinite(ratio) else f"{low:.3g} times or more ({high_text})"
+    interval = f"95%: {above(low)} to {high:.3g}" if np.isfinite(high) else f"95%: above {above(low)}"
+    return f"{ratio:.3g} times ({interval})" if np.isfinite(ratio) else f"{above(low)} times or more ({interval})"
+
+
+def above(low: float) -> str:
+    """The lower end of an interval above 1: three digits, or more where these would be those of 1.
+
+    >>> above(1.384), above(2.0), above(1.0036)
+    ('1.38', '2', '1.004')
+    """
+    return next(text for digits in range(3, 18) if float(text := f"{low:.{digits}g}") > 1)
 
 
 def _visible(rows: Sequence[pd.Series]) -> str:
@@ -110,7 +119,7 @@ def _range(ratio: float, low: float, high: float) -> str:
     """A ratio with its interval; infinite where one of the two missed the goal."""
     if np.isinf(ratio):
         return "where the other missed the goal"
-    return f"{ratio:.3g} times, {low:.3g} to {high:.3g}" if np.isfinite(high) else f"{ratio:.3g} times, above {low:.3g}"
+    return f"{ratio:.3g} times, {f'{above(low)} to {high:.3g}' if np.isfinite(high) else f'above {above(low)}'}"
 
 
 def _configurations(pair: pd.DataFrame) -> Iterator[str]:

@@ -155,7 +155,7 @@ def _faster(pairs: pd.DataFrame) -> str:
     if row.low <= 1:  # a is the slower one
         names, numbers = (row.b, row.a), (1 / row.ratio, 1 / row.high, 1 / row.low if row.low else np.inf)
     ratio, low, high = numbers
-    interval = f"{low:.3g} to {high:.3g}" if np.isfinite(high) else f"above {low:.3g}"
+    interval = f"{verdicts.above(low)} to {high:.3g}" if np.isfinite(high) else f"above {verdicts.above(low)}"
     one, other = map(optimizer_text, names)
     return f"{one} needs {ratio:.3g} times ({interval}) fewer steps than {other}"
 

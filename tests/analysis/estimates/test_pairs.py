@@ -231,3 +231,21 @@ def test_with_more_than_two_optimizers_the_level_is_stricter():
     assert same["low"] < one["low"]
     assert list(two["kind"].unique()) == [kind for kind in KINDS if (two["kind"] == kind).any()]
     assert (two["kind"] == SEARCHES).sum() == 1
+
+
+@pytest.mark.parametrize("kind", [ALL, ONE, CONFIGURATIONS])
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "shown"),
+    [
+        (1.31, 1.0036, 1.7, "1.004 to 1.7"),
+        (1 / 1.31, 1 / 1.7, 1 / 1.0036, "1.004 to 1.7"),
+        (1.31, 1.0036, INF, "above 1.004"),
+        (1.31, 1.0251, 1.7, "1.03 to 1.7"),
+    ],
+)
+def test_an_interval_that_shows_a_difference_does_not_begin_at_1(kind, ratio, low, high, shown):
+    row = {"kind": kind, "workload": "w", "a": "a", "b": "b", "goal_metric": "val/loss", "goal_threshold": 1.0}
+    row |= {"smallest_batch_size": 8, "largest_batch_size": 8, "ratio": ratio, "low": low, "high": high, "shown": True}
+    limits = pd.DataFrame(columns=["workload", "optimizer", "goal_metric", "goal_threshold", "definition", "estimate"])
+    [said, *_] = verdicts.sentences(pd.DataFrame([row]), limits)
+    assert f"{shown})" in said
