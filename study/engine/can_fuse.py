@@ -56,7 +56,7 @@ def lanes_fail(study: Study, workload: Workload, data: Data, device: str | None 
     try:
         if study.arithmetic == "vmap" and (why := _alone(workload, data, study)):
             return why
-        if why := _elsewhere(workload, data, study):
+        if why := _elsewhere(workload, data, study) or _other_loss(workload, data, study):
             return why
         with warnings.catch_warnings():
             # An operation without a rule for `vmap` runs lane by lane, slower than training one model after another.
@@ -168,6 +168,38 @@ def _other_gradient(lanes: Lanes, workload: Workload, data: Data, study: Study) 
                 f"the gradient of its parameter {name} differs from that of a model alone; hooks on tensors or modules "
                 "that change gradients (register_hook, register_full_backward_hook) have no effect on trials side by "
                 "side; a torch.autograd.Function with setup_context and generate_vmap_rule = True has"
+            )
+    return None
+
+
+def _other_loss(workload: Workload, data: Data, study: Study) -> str | None:
+    """Why the loss cannot take the tuned arguments of several trials at once, as tensors with a value for each example;
+    None if it can. Two batch sizes are tried, because one may be the length of another axis of the outputs."""
+    ends = [values(study.search.space, [unit] * len(study.search.space)) for unit in (0.25, 0.75)]
+    tuned = [{name: float(end[name]) for name in end if name in workload.hyperparameters} for end in ends]
+    if not tuned[0]:
+        return None
+    model = initial_model(workload, study.trial(0, {}), data.device, data.layout)
+    for count in (2, 3):
+        few = range(min(count, data.counts["train"]))
+        held = {name: [each[name] for each in tuned for _ in few] for name in tuned[0]}
+        [(inputs, targets)] = data.chunks("train", few, len(few))
+        with torch.no_grad(), generators.seeded(0, data.device):
+            outputs = trees.call(model, trees.cloned(inputs))
+            apart = torch.cat([workload.loss(*map(trees.cloned, (outputs, targets)), **each) for each in tuned])
+            try:
+                together = workload.loss(
+                    *(trees.cat([trees.cloned(each)] * 2) for each in (outputs, targets)),
+                    **{name: torch.tensor(of_each, device=data.device) for name, of_each in held.items()},
+                )
+                found = torch.allclose(apart, together, rtol=1e-3, atol=1e-6, equal_nan=True)
+            except Exception:  # code of users may raise any
+                found = False
+        if not found:
+            name = next(iter(held))
+            return (
+                f"its loss does not take a tensor with a value of {name} for each example [B] as it takes a number; "
+                f"give it the axes of the outputs, such as {name} = torch.as_tensor({name}).to(outputs).view(-1, 1)"
             )
     return None
 

@@ -11,10 +11,11 @@ from helpers.fused import CASES, FUSING, STEPS, Flat, Queue, admitted, each_once
 
 from analysis.counting import Goal
 from study.data.resident import Data
-from study.engine import lanes, timing
+from study.engine import can_fuse, lanes, timing
 from study.engine.fused import onednn, stack, vmapped
 from study.optimizers import OPTIMIZERS
 from study.schedules import SCHEDULES
+from study.space import Dimension
 from workloads.base import Splits
 
 ALWAYS = [("momentum", "linear_blocks"), ("adam", "vmap"), ("lamb", "linear_chain"), ("soap", "linear_chain")]
@@ -204,3 +205,28 @@ def test_occasional_work_is_called_only_when_it_is_due(question, monkeypatch, ho
     )
     assert_same_bits(curves(replace(soap, due=lambda hyperparameters, step: True)), found)
     assert how == "plain" or looks < len(looked) - looks
+
+
+@pytest.mark.parametrize(
+    ("loss", "fits"),
+    [  # outputs [B, 5]: of a tensor [B] for the tuned argument they make [B, 5], or fail
+        (lambda each, weight: weight * each.mean(1), True),
+        (lambda each, weight: (torch.as_tensor(weight).to(each).view(-1, 1) * each).mean(1), True),
+        (lambda each, weight: (weight * each).mean(1), False),
+        (lambda each, weight: (weight * each.mean(1, keepdim=True)).mean(1), False),
+        (lambda each, weight: (weight * each[:, :4]).mean(1), False),
+        (lambda each, weight: each.mean(1) if weight > 0.5 else each.sum(1), False),
+    ],
+)
+@pytest.mark.parametrize("how", ["linear_chain", "vmap"])
+def test_a_loss_that_cannot_take_the_arguments_of_several_trials(question, monkeypatch, how, loss, fits):
+    """Broadcast along another axis than that of the examples, each trial would train with the arguments of all."""
+    workload = WORKLOADS[how]
+    monkeypatch.setattr(
+        workload, "loss", lambda outputs, _, label_smoothing: loss(outputs**2, label_smoothing), raising=False
+    )
+    study = question(how)
+    space = {**study.search.space, "label_smoothing": Dimension(0.0, 0.9)}
+    study = replace(study, search=replace(study.search, space=space))
+    found = can_fuse.lanes_fail(study, workload, workload.data())
+    assert (found is None) if fits else "a value of label_smoothing for each example" in found, found
