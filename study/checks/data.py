@@ -3,6 +3,7 @@
 Shapes: N examples in a split.
 """
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -151,8 +152,10 @@ def _check_data_set(study: Study, examples: Examples, name: str, split: Any) -> 
     if not own:
         batch: Any = _by_default(where, indices, items)
     else:
+        before = _copied(items)
         with calling(study, "collate", f"of {len(items)} examples of its {name} split"):
             batch = examples.collate(items)
+        _check_untouched(study, name, before, items)
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise UsageError(
                 f"{study.name}.collate must return (inputs, targets) of a list of examples, but got "
@@ -167,6 +170,24 @@ def _check_data_set(study: Study, examples: Examples, name: str, split: Any) -> 
                 f"{whose} must make tensors with a row for each of {len(items)} examples, but the {what} of {where} "
                 f"become {trees.described(part)}; {cure}."
             )
+
+
+def _copied(items: list[Any]) -> list[Any] | None:
+    """A copy of some examples; None if they hold what cannot be copied."""
+    try:
+        return copy.deepcopy(items)
+    except Exception:  # objects of users may raise any
+        return None
+
+
+def _check_untouched(study: Study, name: str, before: list[Any] | None, items: list[Any]) -> None:
+    """Raise UsageError if `collate` changed the examples that it got: a data set may hold these very objects."""
+    if before is not None and not alike(before, items):
+        raise UsageError(
+            f"{study.name}.collate must not change the examples that it gets, because the data set may hold them, but "
+            f"it changes those of the {name} split, as `pop` and assignments into a tensor do; let it begin with "
+            "`examples = copy.deepcopy(examples)`."
+        )
 
 
 def _check_stream(study: Study, split: SinglePass) -> None:

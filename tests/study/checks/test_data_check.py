@@ -231,6 +231,38 @@ def test_a_collate_member_is_called(collate, said):
         data.check_splits(Asked, workload, workload.splits(None))
 
 
+class Row:
+    """An example of a class of its own, which cannot be copied."""
+
+    def __deepcopy__(self, memo):
+        raise TypeError("cannot pickle")
+
+
+@pytest.mark.parametrize(
+    ("example", "change", "changes"),
+    [
+        (lambda: {"x": torch.ones(3), "y": 1}, lambda row: row.pop("y"), True),
+        (lambda: {"x": torch.ones(3), "y": 1}, lambda row: row["x"].mul_(2), True),
+        (lambda: {"x": torch.ones(3), "y": 1}, lambda row: row["x"] * 2, False),
+        (lambda: ([1, 2, 3], 1), lambda row: row[0].append(0), True),
+        (lambda: (np.ones(3), 1), lambda row: row[0].fill(0), True),
+        (lambda: (np.full(3, np.nan), 1), lambda row: row[0].sum(), False),
+        (lambda: Row(), lambda row: vars(row).update(x=1), False),
+    ],
+)
+def test_a_collate_member_must_not_change_the_examples(example, change, changes):
+    """Those in memory would be others at the next reading, so that trials depend on the trials before them."""
+
+    def collate(examples):
+        for each in examples:
+            change(each)
+        return X[: len(examples)], Y[: len(examples)]
+
+    workload = Made(Listed([example() for _ in range(40)]), collate=collate)
+    with refused("collate must not change the examples .*copy.deepcopy" if changes else None):
+        data.check_splits(Asked, workload, workload.splits(None))
+
+
 @pytest.mark.parametrize(
     "split",
     [
