@@ -37,6 +37,11 @@ CURES = (
         "class numbers must go from 0 to one less than the number of the model's outputs",
     ),
     (
+        r"more than 1 value per channel",
+        "batch norm has no statistics of one example: leave batch size 1 out of batch_sizes, or take a norm of each "
+        "example, such as GroupNorm or LayerNorm",
+    ),
+    (
         r"missing the required .forward. function",
         "give the model a method forward(inputs) that returns what the workload's loss takes; a method that computes a "
         "loss itself, such as training_step, is not called",

@@ -26,6 +26,8 @@ COLLATE = (
     "padded tensors"
 )
 
+FRAME = "torch.tensor(columns.to_numpy()) makes a tensor of some columns"
+
 
 def check_splits(study: Study, workload: Workload, splits: object) -> None:
     """Raise UsageError unless there are three splits of (inputs, targets) or map-style data sets, none of them empty.
@@ -94,6 +96,8 @@ def _check_part(what: str, part: Any, other: Any, where: str) -> int:
         cure = f"leave it out, or return a data set and {COLLATE}"
         if isinstance(strange, np.ndarray | np.generic | int | float):
             cure = "torch.as_tensor makes one"
+        elif hasattr(strange, "to_numpy"):
+            cure = FRAME
         raise UsageError(f"a split is two tensors, or trees of them, or a data set, but {where} has a {kind}; {cure}.")
     leaves = trees.leaves(part)
     if not leaves:
@@ -223,6 +227,11 @@ def _check_kind(where: str, split: Any) -> None:
         raise UsageError(
             f"a split is a tuple (inputs, targets) or a map-style data set, but {where} is a {type(split).__name__}; "
             "write (inputs, targets), each a tensor or a tree of tensors."
+        )
+    if hasattr(split, "to_numpy"):
+        raise UsageError(
+            f"a split is a tuple (inputs, targets) or a map-style data set, but {where} is a {type(split).__name__}; "
+            f"write (inputs, targets): {FRAME}."
         )
     if missing := [name for name in ("__len__", "__getitem__") if not hasattr(type(split), name)]:
         raise UsageError(

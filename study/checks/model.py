@@ -223,6 +223,12 @@ def _check_trainable(study: Study, workload: Workload, model: nn.Module) -> None
             f"the model of {study.name} has lazy layers, which draw their weights at the first batch and not from the "
             "seed of their trial; give them their sizes."
         )
+    for name, each in model.named_parameters():
+        if each.requires_grad and not each.isfinite().all():
+            raise UsageError(
+                f"the parameter {name} of {study.name}'s model is not finite before training; look for torch.empty "
+                "without an initialisation, or for a division by zero in it."
+            )
     if names := compiled(workload, model):
         raise UsageError(
             f"{study.name} uses torch.compile ({names[0]}), whose compilers would run in every worker; leave it "

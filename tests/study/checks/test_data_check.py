@@ -5,6 +5,7 @@ import math
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from helpers.fused import partly
@@ -168,6 +169,9 @@ def padded(examples):
         ((X, X, Y), r"has 3 parts; .* as in \(\(images, masks\), labels\)"),
         ((X, None), "has a NoneType; leave it out, or return a data set and give the workload a member `collate`"),
         ((X.tolist(), Y), "has a float; torch.as_tensor makes one"),
+        ((pd.DataFrame(X), Y), r"has a DataFrame; torch.tensor\(columns.to_numpy\(\)\) makes a tensor"),
+        ((X, pd.Series(Y)), r"has a Series; torch.tensor\(columns.to_numpy\(\)\) makes a tensor"),
+        (pd.DataFrame(X), r"is a DataFrame; write \(inputs, targets\): torch.tensor\(columns.to_numpy\(\)\)"),
         ((X, ()), "the targets of the train split of mine hold no tensor; give them one"),
         ((X, torch.tensor(1)), r"targets of .* need an axis of examples, but are a tensor of shape \[\]"),
         ((X.requires_grad_(False).clone().requires_grad_(), Y), r"must not require gradients, .*; detach\(\) them"),

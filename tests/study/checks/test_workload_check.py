@@ -17,6 +17,13 @@ class Masked(Does):
         return super().forward(x * mask)
 
 
+def spoilt(model):
+    """The model with a number in its first parameter that is not finite."""
+    with torch.no_grad():
+        next(model.parameters()).view(-1)[0] = math.inf
+    return model
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [
@@ -33,6 +40,10 @@ class Masked(Does):
         (lambda: Does(after=lambda y: (y, y)), r"loss cannot be computed of outputs \(float32 .*\) and 8 examples"),
         (lambda: Does(after=lambda y: y[:, :1]), r"outputs float32 \[8, 1\] .* IndexError: Target \d is out of bounds"),
         (lambda: Does(after=lambda y: y * math.nan), "loss is not finite before training"),
+        (
+            lambda: spoilt(Does()),
+            r"parameter .*weight of mlp_digits's model is not finite before .*; look for torch.empty",
+        ),
         (lambda: Does(after=lambda y: y.argmax(1).float()), "cannot be computed|depends on no trained"),
     ],
 )
@@ -64,7 +75,7 @@ def test_a_model_that_seeds_the_generator_starts_every_trial_from_the_same_weigh
     [
         (
             lambda: nn.BatchNorm1d(10),
-            "model cannot be computed of 1 example, .* Expected more than 1 value per channel",
+            "model cannot be computed of 1 example, .* Expected more than 1 value .* leave batch size 1 out",
         ),
         (
             lambda: lambda y: y.squeeze(),
