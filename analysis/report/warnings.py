@@ -18,7 +18,7 @@ from analysis.tables import audits, scaling, steps_to_result
 
 KINDS = (
     *("waiting", "edge", "inclusion", "unequal", "adaptive", "unfinished", "few near"),
-    *("noise", "never", "coarse", "doubling", "late", "base", "end"),
+    *("noise", "never", "at once", "coarse", "doubling", "late", "base", "end"),
 )
 """Kinds of warnings, the most serious first."""
 
@@ -40,6 +40,7 @@ MORE_TRIALS = "raise search.trials, narrow the search space, or use search=refin
 FEW_TRIALS = "raise search.trials"
 MORE_ROUNDS = "add rounds (search.added=1) or narrow the search space"
 TYPICAL = "; search.reruns=4 shows what the best trial typically needs"
+STRICTER = "choose a stricter goal: an untrained model may nearly meet this one"
 CONTINUE = "sweep again to continue"
 OF_IMPORTED = {
     "edge": "a wider search may find fewer steps",
@@ -47,6 +48,7 @@ OF_IMPORTED = {
     "few": "import more runs",
     "few near": "choose a looser goal",
     "noise": "choose a goal that the curves cross steeply",
+    "at once": STRICTER,
     "never": "choose a looser goal or leave out the batch size",
 }
 """Kind -> the cure for imported studies, which cannot be measured again; other kinds have none."""
@@ -257,6 +259,8 @@ def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
         text = "the goal was met at the first evaluation, perhaps earlier"
         cure = "have the script write its first metrics earlier" if study.is_command else "lower evaluation.first"
         yield _about("coarse", study, goal, text, f"{cure} to see when")
+    elif steps <= 1:
+        yield _about("at once", study, goal, "the goal was met after a single step, the fewest there can be", STRICTER)
     elif before < COARSEST * steps and steps - before > 1:
         text = "the goal was met at step {}, and the evaluation before it was at step {}"
         cure = "lower evaluation.ratio" + ("" if goal.metric.startswith("val/") else " or evaluation.every")

@@ -112,6 +112,8 @@ PLANTED = {
         "batch size 16: the validation error is noisy at the goal: over the last 10 evaluations its net descent is "),
     "never": ({64: {"ends": [None] * 8}}, {},
         "batch size 64: no trial reached the goal within 2,000 steps; the least error was 0.9"),
+    "at once": ({}, {"fewest": dict.fromkeys(HEALTHY, 1), "evaluation": Evaluation(first=1 / 2000)},
+        "batch sizes 8, 16, 32 and 64: the goal was met after a single step, the fewest there can be; choose a stric"),
     "first": ({}, {"evaluation": Evaluation(first=0.3)},
         "batch sizes 16, 32 and 64: the goal was met at the first evaluation, perhaps earlier; lower evaluation.first"),
     "coarse": ({}, {"evaluation": Evaluation(ratio=3)},
