@@ -191,13 +191,13 @@ def compare(options: argparse.Namespace, console: Console) -> None:
     curves: dict[tuple[str, str], set[int]] = {}
     for workload, optimizer, size in found:
         curves.setdefault((workload, optimizer), set()).add(int(size))
-    if curves and not any(
-        (one[0] == other[0] or one[1] == other[1]) and curves[one] & curves[other]
-        for one, other in combinations(curves, 2)
-    ):
-        there = "; ".join(f"{w} with {o} at {batch_sizes(sorted(sizes))}" for (w, o), sizes in curves.items())
+    pairs = [pair for pair in combinations(curves, 2) if pair[0][0] == pair[1][0] or pair[0][1] == pair[1][1]]
+    there = "; ".join(f"{w} with {o} at {batch_sizes(sorted(sizes))}" for (w, o), sizes in curves.items())
+    if curves and not pairs:
         raise LoadError(
             "nothing to compare: give results of one workload with two optimizers, or of two workloads with one "
-            f"optimizer, that have a batch size in common, but got {there}."
+            f"optimizer, but got {there}."
         )
+    if pairs and not any(curves[one] & curves[other] for one, other in pairs) and not options.json:
+        console.print(f"No batch size in common, so no steps are compared: {there}.", style="yellow", markup=False)
     report(options, console)

@@ -1,4 +1,4 @@
-"""`study compare` says what is found about each pair, and refuses curves without a batch size in common."""
+"""`study compare` says what is found about each pair, and refuses curves that share nothing."""
 
 from pathlib import Path
 from shutil import copytree
@@ -47,15 +47,12 @@ WORKLOADS = ["fc_mnist_128/adam/512", "fc_mnist_1024/adam/512"]
 def test_each_pair_is_told_once(compared, names, said):
     found = compared(*names)
     assert [found.count(each) for each in said] == [1] * len(said)
+    assert "in common" not in found
 
 
 @pytest.mark.parametrize(
     ("names", "there"),
     [
-        (
-            ["fc_mnist_128/adam/8", "fc_mnist_128/adam/32", "fc_mnist_128/sgd/512"],
-            "fc_mnist_128 with adam at batch sizes 8 and 32; fc_mnist_128 with sgd at batch size 512.",
-        ),
         (
             ["fc_mnist_128/adam/8", "fc_mnist_1024/momentum/8"],
             "fc_mnist_1024 with momentum at batch size 8; fc_mnist_128 with adam at batch size 8.",
@@ -66,4 +63,13 @@ def test_each_pair_is_told_once(compared, names, said):
 def test_curves_that_share_nothing_are_refused(compared, names, there):
     said = compared(*names, status=2)
     assert said.startswith("study: nothing to compare: ")
-    assert said.endswith(f"that have a batch size in common, but got {there}")
+    assert said.endswith(f"of two workloads with one optimizer, but got {there}")
+
+
+def test_curves_without_a_batch_size_in_common_are_not_compared_at_one_without_a_word(compared):
+    said = compared("fc_mnist_128/adam/8", "fc_mnist_128/adam/32", "fc_mnist_128/sgd/512")
+    assert (
+        "No batch size in common, so no steps are compared: fc_mnist_128 with adam at batch sizes 8 and 32; "
+        "fc_mnist_128 with sgd at batch size 512."
+    ) in said
+    assert "tied" not in said
