@@ -137,7 +137,7 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
     'mlp_digits with momentum to validation cross entropy < 0.2'
     """
     goals = asked.readings
-    found = [folder for result in results for folder in folders(result)]
+    found = list({each.resolve(): each for result in results for each in folders(result)}.values())
     made = spread(partial(_reduced, goals=goals), found, if_at_least=MANY_STUDIES, size=len(found))
     _refuse_doubles(made)
     studies = answers.answers(made)

@@ -31,20 +31,20 @@ def marked(page: str, refresh: int | None) -> str:
 
 
 def settle(path: Path) -> None:
-    """Let an unfinished page on disk say that its sweep was interrupted, and no longer load itself again.
+    """Let an unfinished page on disk say that its sweep stopped, and no longer load itself again.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as name:
     ...     path = Path(name) / "report.html"
     ...     _ = path.write_text(marked("<title>Digits</title><main></main>", 30))
     ...     settle(path)
-    ...     print("refresh" in path.read_text(), "was interrupted" in path.read_text())
+    ...     print("refresh" in path.read_text(), "has stopped" in path.read_text())
     False True
     """
     page = path.read_text() if path.exists() else ""
     if BEGIN not in page:
         return
-    said = "Unfinished: the sweep was interrupted; the same command continues it."
+    said = "Unfinished: the sweep has stopped, and its terminal says why. The same command continues it."
     notes = iter(["", f"{BEGIN}{_banner(said)}{END}"])
     page = re.sub(f"{BEGIN}.*?{END}", lambda _: next(notes, ""), page, flags=re.DOTALL)
     write_atomically(path, page.encode())

@@ -24,7 +24,7 @@ SHARE = 2.0
 class LivePage(Observer):
     """Rewrites the report of each results folder that has a new trial, one writing at a time.
 
-    As a context manager: ends a writing that is under way. After an error the pages say that the sweep was interrupted.
+    As a context manager: ends a writing that is under way. After an error the pages say that the sweep stopped.
     """
 
     name = "the live report"

@@ -74,6 +74,14 @@ def test_a_trial_that_diverges_after_its_goal_is_no_success_on_a_map(tmp_path, m
     assert list(steps.index[steps["fastest"]]) == [1]
 
 
+@pytest.mark.parametrize("again", ["{}", "{}/", "{}/../{.name}"])
+def test_a_folder_given_twice_is_one_folder(sweep, again):
+    """As with `results/* results/digits`."""
+    folder = sweep({8: [400] * 4, 64: [200] * 4})
+    twice = read([folder, again.format(folder, folder)]).tables["steps_to_result"]
+    pd.testing.assert_frame_equal(twice, read([folder]).tables["steps_to_result"])
+
+
 def test_a_goal_given_twice_is_one_goal(sweep):
     folder = sweep({8: [400]})
     goal = Goal("val/classification_error", 0.2)
