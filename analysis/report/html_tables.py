@@ -34,7 +34,8 @@ from analysis.units import TOKENS
 UNBROKEN = str.maketrans({" ": "\N{NO-BREAK SPACE}", "-": "\N{NON-BREAKING HYPHEN}"})
 USUAL = {"repeat": 0, "budget_multiple": 1.0, "stage": 0}
 STATUSES = ["complete", "infeasible", "incomplete"]
-SAID_ONCE = ("workload", "optimizer", "goal", "stopping", "base_batch_size", "device", "read from", "tuned for", TOKENS)
+SAID_ONCE: tuple[str, ...] = ("workload", "optimizer", "goal", "stopping", "base_batch_size", "device", "read from")
+SAID_ONCE += ("tuned for", TOKENS, "intervals")
 """Columns that go into the caption if all rows hold the same value."""
 HEADERS = {
     "steps_to_result": "steps to goal",
@@ -225,16 +226,15 @@ def _pairs_shown(pairs: pd.DataFrame) -> pd.DataFrame:
 
     Searches are left out of the page, not of the file, where fresh seeds say more.
     """
-    if (pairs["kind"] != SEARCHES).any():
-        pairs = pairs[pairs["kind"] != SEARCHES]
+    pairs = pairs if (pairs["kind"] == SEARCHES).all() else pairs[pairs["kind"] != SEARCHES]
     sizes = [
         Cell(number(first) if first == last else f"{number(first)} to {number(last)}", first)
         for first, last in zip(pairs["smallest_batch_size"], pairs["largest_batch_size"], strict=True)
     ]
-    ratios = _ratios(pairs, "ratio", "low", "high")
-    kept = [name for name in pairs if name not in NUMBERS]
-    shown = [SHOWN[bool(each)] for each in pairs["shown"]]
-    return pairs[kept].assign(**{"batch sizes": sizes, "steps of b / a": ratios, "shown": shown})
+    ratios, shown = _ratios(pairs, "ratio", "low", "high"), [SHOWN[bool(each)] for each in pairs["shown"]]
+    kept, together = [name for name in pairs if name not in NUMBERS], len(pairs[["a", "b"]].drop_duplicates())
+    level = {"intervals": f"95% for all {together} pairs together"} if together > 1 else {}
+    return pairs[kept].assign(**{"batch sizes": sizes, "steps of b / a": ratios, "shown": shown}, **level)
 
 
 def _rules_shown(rules: pd.DataFrame) -> list[pd.DataFrame]:
