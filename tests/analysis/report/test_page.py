@@ -22,7 +22,6 @@ from analysis.report.answer import Answer
 from analysis.report.answer.next_step import NextStep
 from analysis.report.answer.rows import Row
 from analysis.report.answer.values import UNKNOWN, Value
-from analysis.report.estimate_tables import budget_shown
 from analysis.report.page import ReportData, page, write_report, write_tables
 from analysis.tables import answers as analysis_searches
 from analysis.tables import fits, transfer
@@ -281,20 +280,6 @@ def test_a_caption_says_what_holds_for_all_rows_and_is_known(kind):
     assert found.facts == facts
     at = [column.name for column in found.columns]
     assert (None if name not in at else [row[at.index(name)].text for row in found.rows]) == cells
-
-
-def test_a_table_of_several_pairs_says_what_its_intervals_hold_together():
-    one = {"kind": "two searches", "smallest_batch_size": 8, "largest_batch_size": 8, "ratio": 2.0, "low": 1.5}
-    pairs = pd.DataFrame([{**one, "high": 3.0, "shown": True, "a": a, "b": b} for a, b in ("xy", "xz", "yz")])
-    facts = [html_tables.shown(html_tables._pairs_shown(each), "Table 1.").facts for each in (pairs, pairs[:1])]
-    assert facts == [["intervals 95% for all 3 pairs together"], []]
-
-
-def test_an_open_end_of_an_error_at_a_budget_is_an_ellipsis():
-    rows = {"workload": "mine", "optimizer": "adam", "goal_metric": "val/cross_entropy_error", "examples": 1000}
-    rows |= {"batch_size": [8, 16], "error": [2.0, 2.1], "low": 1.9, "high": [2.2, np.inf], "within": True}
-    found = budget_shown(pd.DataFrame(rows).assign(tolerance=0.01))
-    assert [cell.text for cell in found["validation cross entropy"]] == ["2 (1.90 to 2.20)", "2.10 (1.90 to …)"]
 
 
 def test_intervals_are_shown_once_there_are_any(text):

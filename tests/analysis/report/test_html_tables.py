@@ -1,0 +1,21 @@
+"""Tables of the page that people read: captions and cells."""
+
+import numpy as np
+import pandas as pd
+
+from analysis.report import html_tables
+from analysis.report.estimate_tables import budget_shown
+
+
+def test_a_table_of_several_pairs_says_what_its_intervals_hold_together():
+    one = {"kind": "two searches", "smallest_batch_size": 8, "largest_batch_size": 8, "ratio": 2.0, "low": 1.5}
+    pairs = pd.DataFrame([{**one, "high": 3.0, "shown": True, "a": a, "b": b} for a, b in ("xy", "xz", "yz")])
+    facts = [html_tables.shown(html_tables._pairs_shown(each), "Table 1.").facts for each in (pairs, pairs[:1])]
+    assert facts == [["intervals 95% for all 3 pairs together"], []]
+
+
+def test_an_open_end_of_an_error_at_a_budget_is_an_ellipsis():
+    rows = {"workload": "mine", "optimizer": "adam", "goal_metric": "val/cross_entropy_error", "examples": 1000}
+    rows |= {"batch_size": [8, 16], "error": [2.0, 2.1], "low": 1.9, "high": [2.2, np.inf], "within": True}
+    found = budget_shown(pd.DataFrame(rows).assign(tolerance=0.01))
+    assert [cell.text for cell in found["validation cross entropy"]] == ["2 (1.90 to 2.20)", "2.10 (1.90 to …)"]
