@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from helpers.fused import each_once, partly
+from helpers.fused import each_once, partly, seldom
 
 from study.config.compose import CONF
 from study.config.jobs import build_study, compositions, parse_jobs
@@ -42,8 +42,7 @@ def test_every_registered_thing_has_its_file():
 
 
 @pytest.mark.parametrize(
-    "workload",
-    [pytest.param(name, marks=[] if name == "mlp_digits" else pytest.mark.slow) for name in names("workload")],
+    "workload", [pytest.param("mlp_digits"), *seldom(name for name in names("workload") if name != "mlp_digits")]
 )
 def test_every_workload_composes_with_every_optimizer_and_schedule(workload):
     for optimizer, schedule in each_once(OPTIMIZERS, SCHEDULES):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers.fused import seldom
 from helpers.processes import alive, tables, wait_until, workers
 
 SWEEP = [
@@ -61,8 +62,7 @@ def killed_at_its_first_file(command, results, pattern):
     return killed, len(list(results.glob(pattern)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize("name", seldom(VERBS))
 def test_a_plan_writes_nothing_and_a_killed_run_goes_on_to_the_same_tables(name, tmp_path, says):
     peaceful, swept, killed = (tmp_path / folder for folder in ("peaceful", "swept", "killed"))
     words, pattern, cost = VERBS[name]

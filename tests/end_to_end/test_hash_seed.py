@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.fused import seldom
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "results/published").iterdir() if path.is_dir())
@@ -32,8 +33,7 @@ def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize("command", seldom(COMMANDS.values()), ids=COMMANDS)
 def test_the_same_is_written_for_every_order_of_sets(command, tmp_path):
     # With seeds 0 and 1 `claims` once proposed two different sweeps.
     first, second = (written(command, seed, tmp_path / str(seed)) for seed in (0, 1))

@@ -39,6 +39,7 @@ HYPERPARAMETERS = {
     "label_smoothing": [0.0, 0.1, 0.2, 0.0, 0.3, 0.05, 0.1],
 }
 FUSING = [name for name, optimizer in OPTIMIZERS.items() if optimizer.update is not None]
+PARAM = type(pytest.param())
 CASES = ["linear_chain", "linear_blocks", "vmap"]
 
 
@@ -63,8 +64,12 @@ def partly(
 
 
 def seldom(rows: Iterable[Any]) -> list[Any]:
-    """Rows for `parametrize`: each third among the slow tests, the others before a release."""
-    return partly(rows, 3, kept=[pytest.mark.slow], rest=pytest.mark.release)
+    """Rows for `parametrize`: each third among the slow tests, the others before a release. Of rows that are
+    `pytest.param`, as `partly` makes them, those without marks remain as they are."""
+    params = [row if isinstance(row, PARAM) else partly([row], 1, 1)[0] for row in rows]
+    slow = [number for number, row in enumerate(params) if row.marks]
+    late = {number for third, number in enumerate(slow) if third % 3}
+    return [row._replace(marks=[pytest.mark.release]) if n in late else row for n, row in enumerate(params)]
 
 
 def fusing(optimizer: str) -> list[str]:

@@ -56,12 +56,13 @@ def test_the_pages_print_commands_of_every_verb():
 
 
 def _cells():
-    """The commands; those with at most two choices or keys that no longer one has are slow."""
+    """The commands; slow are those with at most two choices or keys that no longer one has, and for releases those
+    without any."""
     seen = set[str]()
     for arguments in sorted(COMMANDS, key=lambda each: -len(each.split())):
         new = {re.sub(r"(\.\w+|results|batch_sizes?|shards)=.*", r"\1", word) for word in arguments.split()} - seen
         seen |= new
-        yield pytest.param(arguments, marks=[] if len(new) > 2 else [pytest.mark.slow])
+        yield pytest.param(arguments, marks=[] if len(new) > 2 else [pytest.mark.slow if new else pytest.mark.release])
 
 
 @pytest.mark.parametrize("arguments", list(_cells()))

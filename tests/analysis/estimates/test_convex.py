@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from helpers.fused import partly
+from helpers.fused import seldom
 from scipy.optimize import minimize
 from scipy.special import stdtrit
 
@@ -122,8 +122,7 @@ def test_intervals_hold_the_limits(name):
     assert covered(name, 6).min() >= 0.5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", partly(PLANTED, 2, rest=pytest.mark.release))
+@pytest.mark.parametrize("name", seldom(PLANTED))
 def test_how_often_intervals_hold_the_limits(name):
     assert covered(name, 200).min() >= 0.85  # weakest at sharp bends
 

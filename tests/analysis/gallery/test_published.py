@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from helpers.fused import seldom
 
 from analysis.gallery import studies
 from analysis.report import build
@@ -27,8 +28,7 @@ def test_published_studies_keep_the_rules(folder):
     assert studies.faults(folder) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("folder", PUBLISHED, ids=NAMES)
+@pytest.mark.parametrize("folder", seldom(PUBLISHED), ids=NAMES)
 def test_published_tables_are_made_again(folder, tmp_path):
     found = build.read([folder]).tables
     write_tables(tmp_path, {name: table for name, table in found.items() if name not in build.ONLY_DRAWN})

@@ -58,7 +58,7 @@ def test_a_command_ends_with_the_ranks_of_a_scheduler_in_its_environment(left):
     "backend",
     [
         "module://matplotlib_inline.backend_inline",
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("nonsense", "", "qtagg")),
+        *(pytest.param(each, marks=pytest.mark.release) for each in ("nonsense", "", "qtagg")),
     ],
 )
 def test_a_report_is_drawn_under_any_backend_of_matplotlib(backend, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.blobs import CPU, Blobs
 from helpers.desks import Desk, assert_near, assert_same_bits, fixed_trial, room_for, training
-from helpers.fused import partly
+from helpers.fused import partly, seldom
 from helpers.processes import Crew
 from torch import nn
 
@@ -147,10 +147,7 @@ def test_two_devices_train_what_one_does(pair, study_of, name):
     check(pair, 2, study_of(name), CASES[name][0])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("devices", [1, 2, 3, 4])
-@pytest.mark.slow
+@pytest.mark.parametrize(("name", "devices"), seldom((name, devices) for name in CASES for devices in (1, 2, 3, 4)))
 def test_any_number_of_devices_trains_what_one_does(four, study_of, devices, name):
     study = study_of(name)
     together = 4 if name == "ghosts" else 1

@@ -12,7 +12,7 @@ import torch
 from helpers import checkpointed, desks, pretended
 from helpers.blobs import CPU, WORKLOADS
 from helpers.desks import Counting, Curves, Desk, Killed, full
-from helpers.fused import FUSING, Queue, each_once, partly
+from helpers.fused import FUSING, Queue, each_once, partly, seldom
 from helpers.pretended import DEVICE
 
 from analysis.counting import Goal
@@ -129,8 +129,12 @@ def test_evaluations_that_end_early_wait_twice_more(device, resumable, how):
 
 @pytest.mark.parametrize(
     ("how", "optimizer"),
-    partly([(how, name) for how in checkpointed.CASES for name in ("momentum", "adam")], 6, 2)
-    + [pytest.param("plain", name, marks=pytest.mark.slow) for name in ("soap", *checkpointed.WHOLE)],
+    seldom(
+        [
+            *partly([(how, name) for how in checkpointed.CASES for name in ("momentum", "adam")], 6, 2),
+            *(("plain", name) for name in ("soap", *checkpointed.WHOLE)),
+        ]
+    ),
 )
 def test_curves_are_those_of_the_cpu_whatever_was_killed(device, resumable, how, optimizer):
     study = resumable(how, optimizer)

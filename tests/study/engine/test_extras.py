@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.blobs import Blobs
 from helpers.desks import Desk, assert_same_bits, trained
-from helpers.fused import FUSING, Rule, Scheduled, admitted, fusing, partly, plain_loop
+from helpers.fused import FUSING, Rule, Scheduled, admitted, fusing, partly, plain_loop, seldom
 from torch import nn
 
 from study.engine.arithmetic import candidates
@@ -83,7 +83,9 @@ WHOLE: dict[str, Build] = {
 }
 
 
-@pytest.mark.parametrize(("optimizer", "how"), partly([each for each in ENGINES if each[1] != "linear_blocks"], 8))
+@pytest.mark.parametrize(
+    ("optimizer", "how"), seldom(partly([each for each in ENGINES if each[1] != "linear_blocks"], 8))
+)
 def test_every_rule_gets_the_clipped_gradient(asked, optimizer, how):
     study, workload = asked(how, optimizer, space=CLIPS), Blobs(images=how == "vmap")
     wanted = by_hand(study, "clip_norm", workload, lambda model, h: Rule(model, optimizer, h))
@@ -155,7 +157,7 @@ FACTORS = {
 }
 
 
-@pytest.mark.parametrize(("optimizer", "how"), partly(ENGINES, 8, 1))
+@pytest.mark.parametrize(("optimizer", "how"), seldom(partly(ENGINES, 8, 1)))
 def test_every_rule_learns_at_the_rate_of_the_parameters_group(asked, optimizer, how):
     """With a decoupled decay that is in proportion to the learning rate, too."""
     rates = [rate * RATES.get(optimizer, H["learning_rate"]) for rate in (0.3, 1.0, 2.0)]
@@ -173,7 +175,7 @@ UNDECAYED = {False: ("1.bias", "4.bias"), True: ("0.bias", "5.bias")}
 DECAYED = [each for each in ENGINES if each[0] != "kfac"]
 
 
-@pytest.mark.parametrize(("optimizer", "how"), partly(DECAYED, 8, 2))
+@pytest.mark.parametrize(("optimizer", "how"), seldom(partly(DECAYED, 8, 2)))
 def test_no_rule_decays_the_parameters_that_are_left_out(asked, optimizer, how):
     space = {"weight_decay": {"choices": [0.5, 2.0]}, "l2": 0.3}
     study, workload = asked(how, optimizer, space=space, no_decay=["bias"]), Grouped(images=how == "vmap")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers.blobs import Blobs
 from helpers.desks import Desk, assert_same_bits, fixed_trial, trained
-from helpers.fused import Flat, Rule, admitted, partly, plain_loop
+from helpers.fused import Flat, Rule, admitted, partly, plain_loop, seldom
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -83,7 +83,8 @@ def desk(study: Study, count: int = 3) -> Desk:
 
 
 @pytest.mark.parametrize(
-    ("how", "optimizer", "loaded"), partly(product(["plain", "accumulated", "vmap", "flat"], SPACES, [True, False]), 7)
+    ("how", "optimizer", "loaded"),
+    seldom(partly(product(["plain", "accumulated", "vmap", "flat"], SPACES, [True, False]), 7)),
 )
 def test_frozen_parameters_are_constants_of_the_plain_loop(asked, monkeypatch, how, optimizer, loaded):
     if how == "flat":

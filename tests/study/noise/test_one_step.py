@@ -58,7 +58,7 @@ def test_the_best_learning_rate_and_the_fit_are_exact(optimizer, batch_size, ste
             assert fit.eps_low <= eps_max <= fit.eps_high
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_intervals_hold_it_in_nineteen_of_twenty_runs(make_study):
     of_fits, of_rates = [], []
     for seed in range(40):

@@ -50,7 +50,7 @@ def test_the_quick_preset_is_as_quick_as_is_said():
     assert quick.search.trials == costs.QUICK_TRIALS
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_what_races_leave_is_that_of_the_published_sweeps():
     studies = [study for folder in PUBLISHED.iterdir() if folder.is_dir() for study in load(folder)]
     shares = []

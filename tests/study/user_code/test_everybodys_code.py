@@ -83,7 +83,8 @@ def computed(engine: str, study: Study, workload: Any, request: pytest.FixtureRe
 
 
 def _cells() -> list[Any]:
-    """Every kind in every engine, a part of them by default and the others among the slow tests.
+    """Every kind in every engine: a part of them by default, each kind among the slow tests, the others before
+    a release.
 
     Those on two devices are slow: the processes of a team take seconds to start (test_devices starts one by default).
     """
@@ -96,7 +97,7 @@ def _cells() -> list[Any]:
                 if not (first or both):
                     continue
                 fast = first and (k + e) % 8 == 0 and engine != "two devices"
-                marks = [] if fast else [pytest.mark.slow]
+                marks = [] if fast else [pytest.mark.slow if first and (k + e) % 3 == 0 else pytest.mark.release]
                 cells.append(pytest.param(kind, engine, batch_size, marks=marks))
     return cells
 
