@@ -18,7 +18,6 @@ from study.exchange.readers.tables import Table, comma_cure, label, numbers, ref
 
 OF_TRIALS = ("workload", "optimizer", "batch_size")
 """Columns that join a number of a trial to the name of a run: trials are numbered from 0 in every study."""
-RATE = "learning_rate"
 IDENTITY = (*OF_TRIALS, "dataset", "model")
 """Settings that name a study. They must not change during a run."""
 
@@ -59,6 +58,7 @@ class Gathering:
         self.notes: dict[str, None] = {}
         self.columns: dict[str, None] = {}
         self.left_out: dict[str, None] = {}
+        self.peaks: dict[str, None] = {}  # learning rates that change during a run: their highest value is kept
         self.labels: dict[str, None] = {}  # those of them that keep a value for several rows: they may tell runs apart
         self.of_seeds: dict[str, str] = {}  # runs with several seeds -> the column of the seeds
         self.without_step = 0
@@ -365,7 +365,7 @@ def _setting(made: Gathering, column: str, each: Gathered) -> None:
 
 def _peak(made: Gathering, column: str, each: Gathered) -> bool:
     """Take the highest learning rate of a run as its learning rate, if nothing else says it; False if this is none."""
-    if names.hyperparameter(column, [column]) != RATE:
+    if not names.is_rate(column):
         return False
     values, odd = numbers(each.rows[column])
     if odd.any():
@@ -373,7 +373,7 @@ def _peak(made: Gathering, column: str, each: Gathered) -> bool:
     highest = pd.Series(values).groupby(each.run.to_numpy()).max()
     for name, peak in highest[np.isfinite(highest)].items():
         held = made.settings.get(str(name), {})
-        if not any(names.hyperparameter(key, [key]) == RATE for key in held):
+        if not any(map(names.is_rate, held)):
             made.know(str(name), {column: peak})
-            made.facts[f"The highest {column} of a run is its {RATE}"] = None
+            made.peaks[column] = None
     return True

@@ -279,6 +279,11 @@ def hyperparameter(name: str, others: Collection[str]) -> str:
     return f"own_{found}" if found in TABLE_COLUMNS.difference(OF_SETTINGS) else SHORT.get(found, found)
 
 
+def is_rate(name: str) -> bool:
+    """True if a name is that of the learning rate, also beside a split as in `train/learning_rate`."""
+    return hyperparameter(name, [name]) == SHORT["lr"]
+
+
 def listed(names: Iterable[Any], most: int = 20) -> str:
     """Names for a message; after the first 20, their number."""
     texts = [str(name) for name in names]

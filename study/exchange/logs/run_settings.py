@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.labels import counted
@@ -32,27 +32,8 @@ def of_runs(made: Gathering) -> dict[str, dict[str, Any]]:
     keys = list(dict.fromkeys(name for settings in held.values() for name in settings))
     known = names.roles(keys, made.asked.columns, nested=OF_SETTINGS)
     roles = {name: role for role, name in known.items() if role in OF_SETTINGS}
-    mapped = {columns[0]: name for name, columns in made.asked.columns.items() if name != "run"}
     factors = made.asked.columns.get("batch_size", ())[1:]
-    labels, metrics = (
-        {*names.LABELS, *(names.FROM_EXPORT if made.of_project else ())},
-        [name for name in made.read_as if "/" in name],
-    )
-    named: dict[str, str] = {}
-    for key in keys:
-        if key in factors:
-            continue
-        if key in mapped or key in roles:
-            named[key] = mapped.get(key) or roles[key]
-            made.read(named[key], key)
-        elif plain(key) not in labels and key[0] != "_" and not (names.is_certain(key) or names.metric(key) in metrics):
-            name = names.hyperparameter(key, keys)
-            if name in mapped.values():
-                made.facts[f"Left out {key}, because --map names another {name}"] = None
-            else:
-                named[key] = name
-                if name in names.SHORT.values() or name.startswith("own_"):
-                    made.read(name, key)
+    named = _named(made, held, [key for key in keys if key not in factors], roles)
     _check_one_each(held, {key: name for key, name in named.items() if name not in made.asked.set_otherwise})
     runs = {run: {named[key]: cell for key, cell in held[run].items() if key in named} for run in order}
     if factors:
@@ -62,6 +43,39 @@ def of_runs(made: Gathering) -> dict[str, dict[str, Any]]:
     _match(made, runs)
     fixed = {name: value(text) for name, text in made.asked.values.items()}
     return {run: settings | fixed for run, settings in runs.items()}
+
+
+def _named(
+    made: Gathering, held: Mapping[str, Mapping[str, Any]], keys: Sequence[str], roles: Mapping[str, str]
+) -> dict[str, str]:
+    """Name in the log -> name in this project, of the settings that are kept.
+
+    Arguments:
+        held: run -> its settings.
+        roles: name in the log -> its role.
+    """
+    mapped = {columns[0]: name for name, columns in made.asked.columns.items() if name != "run"}
+    labels = {*names.LABELS, *(names.FROM_EXPORT if made.of_project else ())}
+    metrics = [name for name in made.read_as if "/" in name]
+    named: dict[str, str] = {}
+    rate = min((key for key in keys if names.is_rate(key)), key=names.is_certain, default=None)
+    for key in keys:
+        if key in mapped or key in roles:
+            named[key] = mapped.get(key) or roles[key]
+            made.read(named[key], key)
+        elif plain(key) in labels or key[0] == "_" or names.metric(key) in metrics:
+            continue
+        elif key == rate or not names.is_certain(key):
+            name = names.hyperparameter(key, keys)
+            if name in mapped.values():
+                made.facts[f"Left out {key}, because --map names another {name}"] = None
+            else:
+                named[key] = name
+                if key in made.peaks:
+                    made.facts[f"The highest {key} of a run is its {name}"] = None
+                if name in names.SHORT.values() or name.startswith("own_"):
+                    made.read(name, key)
+    return named
 
 
 def _check_one_each(held: Mapping[str, Mapping[str, Any]], named: Mapping[str, str]) -> None:

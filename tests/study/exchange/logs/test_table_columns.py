@@ -55,6 +55,36 @@ def test_a_column_whose_role_another_one_has_is_no_hyperparameter(tmp_path, role
     assert all(role not in name for study in load(tmp_path / "results") for name in study.hyperparameters)
 
 
+RATES = {  # columns -> the one that the learning rate is, and whether it is a peak
+    "train/lr": ({"train/lr": [1, 1]}, "train/lr", False),
+    "train/learning_rate, scheduled": ({"train/learning_rate": [2, 1]}, "train/learning_rate", True),
+    "lr, scheduled": ({"lr": [2, 1]}, "lr", True),
+    "the settings first": ({"lr": [3, 3], "train/learning_rate": [2, 1]}, "lr", False),
+    "the settings last": ({"train/learning_rate": [2, 1], "optim/lr": [3, 3]}, "optim/lr", False),
+}
+
+
+@pytest.mark.parametrize("kind", RATES)
+def test_a_learning_rate_that_is_logged_with_the_split_counts_unless_the_settings_say_it(tmp_path, kind):
+    columns, chosen, is_peak = RATES[kind]
+    rows = [
+        ",".join(
+            map(str, [run, 8, 10 * step, 0.6 - step / 10, *((run + 1) * each[step - 1] for each in columns.values())])
+        )
+        for run in range(4)
+        for step in (1, 2)
+    ]
+    (tmp_path / "log.csv").write_text("\n".join([f"run,batch_size,step,val/loss,{','.join(columns)}", *rows]))
+    said = import_log(tmp_path / "log.csv", tmp_path / "results", Asked.parse(), ["val/loss<0.5"])
+    [study] = load(tmp_path / "results")
+    assert sorted(study.trials["learning_rate"]) == [(run + 1) * max(columns[chosen]) for run in range(4)]
+    assert [*study.hyperparameters] == ["learning_rate"]
+    assert f"Read learning_rate from {chosen}." in said.read
+    assert [line for line in said.read if "highest" in line] == (
+        [f"The highest {chosen} of a run is its learning_rate."] if is_peak else []
+    )
+
+
 def test_every_column_beside_hyperparameters_is_known(tmp_path):
     studies, _ = read(tmp_path, "alpha")
     for table in (*tables(studies), studies[0].trials):
