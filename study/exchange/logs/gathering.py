@@ -58,6 +58,7 @@ class Gathering:
         self.notes: dict[str, None] = {}
         self.columns: dict[str, None] = {}
         self.left_out: dict[str, None] = {}
+        self.described: dict[str, None] = {}  # left out, since their names describe a run
         self.peaks: dict[str, None] = {}  # learning rates that change during a run: their highest value is kept
         self.labels: dict[str, None] = {}  # those of them that keep a value for several rows: they may tell runs apart
         self.of_seeds: dict[str, str] = {}  # runs with several seeds -> the column of the seeds

@@ -63,9 +63,9 @@ def _named(
         if key in mapped or key in roles:
             named[key] = mapped.get(key) or roles[key]
             made.read(named[key], key)
-        elif plain(key) in labels or key[0] == "_" or names.metric(key) in metrics:
-            continue
-        elif key == rate or not names.is_certain(key):
+        elif plain(key) in labels:
+            _label(made, key, [settings.get(key) for settings in held.values()])
+        elif key[0] != "_" and names.metric(key) not in metrics and (key == rate or not names.is_certain(key)):
             name = names.hyperparameter(key, keys)
             if name in mapped.values():
                 made.facts[f"Left out {key}, because --map names another {name}"] = None
@@ -76,6 +76,16 @@ def _named(
                 if name in names.SHORT.values() or name.startswith("own_"):
                     made.read(name, key)
     return named
+
+
+def _label(made: Gathering, key: str, cells: Sequence[Any]) -> None:
+    """Remember a setting that is left out for its name, if runs differ in it: it may be a hyperparameter.
+
+    Arguments:
+        cells: its value in each run; None: it has none.
+    """
+    if plain(key) in names.LABELS and plain(key) not in names.ROLES["run"] and len({repr(cell) for cell in cells}) > 1:
+        made.described[key] = None
 
 
 def _check_one_each(held: Mapping[str, Mapping[str, Any]], named: Mapping[str, str]) -> None:

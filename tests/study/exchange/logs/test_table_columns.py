@@ -55,6 +55,21 @@ def test_a_column_whose_role_another_one_has_is_no_hyperparameter(tmp_path, role
     assert all(role not in name for study in load(tmp_path / "results") for name in study.hyperparameters)
 
 
+DESCRIBING = sorted({*LABELS} - {*ROLES["run"]})
+
+
+@pytest.mark.parametrize("name", [*DESCRIBING, "Duration"])
+def test_a_name_that_describes_runs_is_left_out_with_its_cure(tmp_path, name):
+    [first, *_], said = read(tmp_path, name)
+    assert [*first.hyperparameters] == []
+    [line] = [line for line in said.warnings if "such names describe a run" in line]
+    assert line.endswith(f": {name}. If one is a hyperparameter: --map {name.lower()}={name}")
+    asked = Asked.parse(maps=line.rpartition("--map ")[2:])
+    again = import_log(tmp_path / "log.csv", tmp_path / "again", asked, ["val/loss<0.5"])
+    assert [*next(iter(load(tmp_path / "again"))).hyperparameters] == [name.lower()]
+    assert not any("such names" in line for line in again.warnings)
+
+
 RATES = {  # columns -> the one that the learning rate is, and whether it is a peak
     "train/lr": ({"train/lr": [1, 1]}, "train/lr", False),
     "train/learning_rate, scheduled": ({"train/learning_rate": [2, 1]}, "train/learning_rate", True),
