@@ -9,6 +9,7 @@ import io
 import json
 import pickle
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple, Protocol
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 from study.engine.evaluation import Log
 from study.errors import Failed
 from study.records import Study, Trial
+from study.user_code.faults import said
+from study.user_code.hidden_state import is_plain
 
 KEYS = {"torch", "trial", "micro_batch", "steps", "errors", "seconds", "step", "weights", "state"}
 """What a checkpoint holds; see `pack`."""
@@ -184,6 +187,54 @@ def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, An
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     order = [names.get(id(each), "") for group in optimizer.param_groups for each in group["params"]]
     return {"state": held["state"], "groups": groups, "names": order}
+
+
+def plain_state(
+    study: Study,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    attributes: Mapping[str, Any],
+    inside: Mapping[str, Any],
+) -> dict[str, Any] | None:
+    """`state_of` with what else training has changed; None, with a warning, if no checkpoint can hold all of it.
+
+    Arguments:
+        attributes: changed attributes of the model.
+        inside: changed attributes of the optimizer.
+    """
+    state: dict[str, Any] = {}
+    try:
+        state = state_of(model, optimizer)
+        parts = [*state["state"].values(), *state["groups"]]
+        held = {key: value for part in parts for key, value in part.items() if not _is_loadable(value)}
+        odd = held | {name: value for name, value in {**attributes, **inside}.items() if not is_plain(value)}
+        lost = [f"{name} ({type(value).__name__})" for name, value in odd.items()]
+    except Exception as error:  # the state_dict of any library, such as of a wrapper without Optimizer.__init__
+        lost = [f"the state_dict of {type(optimizer).__name__} ({said(error)})"]
+    if lost:
+        warnings.warn(
+            f"checkpoints cannot hold {', '.join(lost)}, which the model or the optimizer of {study.name} "
+            "changes while it trains: an interrupted trial starts again from step 0. Keep such state in numbers, "
+            "lists, dicts or buffers.",
+            stacklevel=2,
+        )
+        return None
+    more = {"attributes": attributes, "of_optimizer": inside}
+    return state | {key: dict(value) for key, value in more.items() if value}
+
+
+def _is_loadable(value: Any) -> bool:
+    """Whether a checkpoint gives back a value of an optimizer's state, such as a dtype beside plain data."""
+    if is_plain(value):
+        return True
+    buffer = io.BytesIO()
+    try:
+        torch.save(value, buffer)
+        buffer.seek(0)
+        torch.load(buffer, weights_only=True)
+    except Exception:  # objects of any library
+        return False
+    return True
 
 
 def put_state(optimizer: torch.optim.Optimizer, state: Mapping[Any, Any], settings: bool) -> None:

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -213,25 +212,10 @@ class Run:
 
     def packed(self) -> bytes | None:
         """A checkpoint; empty on other ranks than 0; None, with a warning, if none can hold the state of the model."""
-        state = checkpoints.state_of(self.model, self.optimizer)
         changed, inside = self._changed_attributes(), hidden_state.changed_in(self.optimizer, self.model, self.outset)
-        odd = [
-            f"{name} ({type(value).__name__})"
-            for name, value in [*changed.items(), *inside.items()]
-            if not hidden_state.is_plain(value)
-        ]
-        if odd:
-            warnings.warn(
-                f"checkpoints cannot hold {', '.join(odd)}, which the model or the optimizer of {self.study.name} "
-                "changes while it trains: an interrupted trial starts again from step 0. Keep such state in numbers, "
-                "lists, dicts or buffers.",
-                stacklevel=2,
-            )
+        state = checkpoints.plain_state(self.study, self.model, self.optimizer, changed, inside)
+        if state is None:
             return None
-        if changed:
-            state["attributes"] = changed
-        if inside:
-            state["of_optimizer"] = inside
         if (stream := self.stream()) is not None and hidden_state.is_plain(stream.saved):
             state["stream"] = stream.saved
         return checkpoints.pack(self.log, Checkpoint(self.step, self.weights, state)) if self.team.rank == 0 else b""

@@ -1,6 +1,7 @@
 """Weights and state that users keep in unusual places count in every engine, after a restart and in evaluations."""
 
 import collections
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -157,6 +158,31 @@ class Hiding(Averaging):
         super().__init__(params, lr, collections.deque)
 
 
+class Remembering(torch.optim.SGD):
+    """Keeps no plain data in the state of each parameter."""
+
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        for group in self.param_groups:
+            for weight in group["params"]:
+                self.state[weight].setdefault("norms", collections.deque()).append(weight.detach().norm().item())
+        return loss
+
+
+class Wrapping(torch.optim.Optimizer):
+    """Leaves out the constructor of its base class, as common wrappers do."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        self.inner = torch.optim.Adam(params, lr=lr)
+        self.param_groups, self.state, self.defaults = self.inner.param_groups, self.inner.state, {}
+
+    def step(self, closure: Any = None) -> Any:
+        return self.inner.step(closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.inner.zero_grad(set_to_none)
+
+
 class Resting(torch.optim.Optimizer):
     """Rests at every third step, which it counts in an attribute; its `step` does not call a closure."""
 
@@ -203,9 +229,17 @@ def test_a_trial_continues_with_all_of_its_state(make_study, model, fields):
         assert_same_bits(trained(study, workload, kept={0: content}), whole)
 
 
-def test_state_of_an_optimizer_that_no_checkpoint_can_hold_is_said(make_study):
-    study = asked(make_study, optimizer=f"{__name__}.Hiding", space=RATE)
-    with pytest.warns(UserWarning, match=r"checkpoints cannot hold slow \(deque\), which the model or the optimizer"):
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [
+        ("Hiding", "slow (deque)"),
+        ("Remembering", "norms (deque)"),
+        ("Wrapping", "the state_dict of Wrapping (AttributeError: 'Wrapping' object has no attribute"),
+    ],
+)
+def test_state_of_an_optimizer_that_no_checkpoint_can_hold_is_said(make_study, name, lost):
+    study = asked(make_study, optimizer=f"{__name__}.{name}", space=RATE)
+    with pytest.warns(UserWarning, match=rf"checkpoints cannot hold {re.escape(lost)}.*, which the model or the optim"):
         trained(study, of(users.mlp), minutes=0)
 
 
