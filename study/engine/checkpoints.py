@@ -186,7 +186,9 @@ def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, An
     groups = [{k: v for k, v in group.items() if k != "params"} for group in held["param_groups"]]
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     order = [names.get(id(each), "") for group in optimizer.param_groups for each in group["params"]]
-    return {"state": held["state"], "groups": groups, "names": order}
+    # A class with a `state_dict` of its own may add to it.
+    more = {key: value for key, value in held.items() if key not in ("state", "param_groups")}
+    return {"state": held["state"], "groups": groups, "names": order, **({"more": more} if more else {})}
 
 
 def plain_state(
@@ -205,7 +207,7 @@ def plain_state(
     state: dict[str, Any] = {}
     try:
         state = state_of(model, optimizer)
-        parts = [*state["state"].values(), *state["groups"]]
+        parts = [*state["state"].values(), *state["groups"], state.get("more", {})]
         held = {key: value for part in parts for key, value in part.items() if not _is_loadable(value)}
         odd = held | {name: value for name, value in {**attributes, **inside}.items() if not is_plain(value)}
         lost = [f"{name} ({type(value).__name__})" for name, value in odd.items()]
@@ -248,7 +250,7 @@ def put_state(optimizer: torch.optim.Optimizer, state: Mapping[Any, Any], settin
         {**group, **{key: value for key, value in held.items() if settings or key not in OF_BATCH_SIZE}}
         for group, held in zip(groups, state["groups"], strict=True)
     ]
-    optimizer.load_state_dict({"state": state["state"], "param_groups": kept})
+    optimizer.load_state_dict({**state.get("more", {}), "state": state["state"], "param_groups": kept})
 
 
 def by_parameter(state: Mapping[Any, Any]) -> dict[str, dict[str, Tensor]]:

@@ -158,6 +158,17 @@ class Hiding(Averaging):
         super().__init__(params, lr, collections.deque)
 
 
+class Saving(Averaging):
+    """Has a `state_dict` of its own."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "slow": [slow.clone() for slow in self.slow or ()], "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.slow, self.count = [each.clone() for each in state["slow"]], state["count"]
+        super().load_state_dict({key: state[key] for key in ("state", "param_groups")})
+
+
 class Remembering(torch.optim.SGD):
     """Keeps no plain data in the state of each parameter."""
 
@@ -217,9 +228,10 @@ class OwnRate(torch.optim.Optimizer):
     [
         (Centred, {}),
         (users.mlp, {"optimizer": f"{__name__}.Averaging", "space": RATE}),
+        (users.mlp, {"optimizer": f"{__name__}.Saving", "space": RATE}),
         (users.mlp, {"optimizer": f"{__name__}.Resting", "space": RATE}),
     ],
-    ids=["buffer", "optimizer", "optimizer without a closure"],
+    ids=["buffer", "optimizer", "optimizer with a state_dict", "optimizer without a closure"],
 )
 def test_a_trial_continues_with_all_of_its_state(make_study, model, fields):
     study, workload = asked(make_study, **fields), of(model)
