@@ -110,13 +110,20 @@ class MetricLog:
             try:
                 return dict(json.loads(line))
             except (ValueError, TypeError) as error:
-                raise self._failed("must be a JSON object, as line 1", line) from error
-        cells = [cell.strip() for cell in next(csv.reader([line]))]
+                raise self._failed("must be one whole JSON object, since line 1 begins with {", line) from error
+        try:
+            cells = [cell.strip() for cell in next(csv.reader([line.strip()]))]
+        except csv.Error as error:
+            why = str(error).partition(" - ")[0]  # what follows is advice on opening files in Python
+            raise self._failed(f"must be CSV, each line with a line feed behind it ({why})", line) from error
         if self._header is None:
             self._header = cells
             for name in (STEP, self.metric):
                 if name not in cells:
                     raise self._failed(f"must be JSON or the header of a CSV file with {STEP} and {self.metric}", line)
+            metrics = [name for name in cells if name == STEP or name.startswith(SPLITS)]
+            if len(set(metrics)) < len(metrics):
+                raise self._failed("must name each metric once", line)
         if cells == self._header:
             return None
         if len(cells) != len(self._header):

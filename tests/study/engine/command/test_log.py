@@ -54,3 +54,27 @@ def test_an_empty_cell_was_not_measured(tmp_path, empty):
     log = MetricLog(tmp_path / "metrics", "val/loss")
     log.read()
     assert log.rows == {5: {"val/loss": 0.9}, 10: {}}
+
+
+ODD_LINES = {
+    "two columns of a name": ("step,val/loss,val/loss\n5,0.5,9\n", "line 1 of .* must name each metric once"),
+    "carriage returns": ("step,val/loss\r5,0.5\r", "line 1 of .* must be CSV, each line with a line feed behind it"),
+    "an object in several lines": ('{\n "step": 5\n}\n', "line 1 of .* must be one whole JSON object"),
+    "text between objects": ('{"step": 5, "val/loss": 1}\nepoch 2\n', "line 2 of .* must be one whole JSON object"),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_LINES)
+def test_lines_that_could_mean_something_else_are_refused(tmp_path, kind):
+    text, message = ODD_LINES[kind]
+    (tmp_path / "metrics").write_text(text)
+    with pytest.raises(Failed, match=message):
+        MetricLog(tmp_path / "metrics", "val/loss").read(ended=True)
+
+
+def test_a_carriage_return_before_a_line_is_no_part_of_it(tmp_path):
+    """As progress bars write it."""
+    (tmp_path / "metrics").write_text("step,val/loss,,\n\r5,0.5,,\n")
+    log = MetricLog(tmp_path / "metrics", "val/loss")
+    log.read()
+    assert log.rows == {5: {"val/loss": 0.5}}

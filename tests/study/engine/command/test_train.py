@@ -95,7 +95,7 @@ FAILS = {
     "no step": ('{"val/loss": 1}\n', "waits", "line 1 of .* must have a step"),
     "half a step": ("step,val/loss\n1.5,1\n", "waits", "line 2 of .* must have a step, .* but got '1.5,1'"),
     "too few cells": ("step,val/loss\n1\n", "waits", "line 2 of .* must have 2 cells"),
-    "no JSON": ('{"step": 1, "val/loss": 1}\nstep 2\n', "waits", "line 2 of .* must be a JSON object"),
+    "no JSON": ('{"step": 1, "val/loss": 1}\nstep 2\n', "waits", "line 2 of .* must be one whole JSON object"),
 }  # fmt: skip
 
 
