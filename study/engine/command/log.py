@@ -149,7 +149,9 @@ def drop_half_line(path: Path) -> None:
 
 
 def _number(value: Any) -> float | None:
-    """A number of a line; None for an empty cell and for what is none."""
+    """A number of a line; None for an empty cell and for what is none, such as true."""
+    if isinstance(value, bool):
+        return None
     try:
         return float(value)
     except (TypeError, ValueError):

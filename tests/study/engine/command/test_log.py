@@ -57,6 +57,8 @@ def test_an_empty_cell_was_not_measured(tmp_path, empty):
 
 
 ODD_LINES = {
+    "true is no metric": ('{"step": 5, "val/loss": false}\n', "line 1 of .* must have a number as val/loss"),
+    "true is no step": ('{"step": true, "val/loss": 0.5}\n', "line 1 of .* must have a step"),
     "two columns of a name": ("step,val/loss,val/loss\n5,0.5,9\n", "line 1 of .* must name each metric once"),
     "carriage returns": ("step,val/loss\r5,0.5\r", "line 1 of .* must be CSV, each line with a line feed behind it"),
     "an object in several lines": ('{\n "step": 5\n}\n', "line 1 of .* must be one whole JSON object"),
