@@ -60,15 +60,18 @@ def _legal(name: str) -> Legal:
 
 
 def _with_closure(constructor: Any) -> Any:
-    """The class, if its `step` calls the closure, which computes the gradients.
+    """The class, if its `step` calls the closure, which computes the gradients, and takes it first.
 
-    Otherwise a subclass that calls the closure first, as a plain training loop does.
+    Otherwise a subclass that gives it by name, or calls it first, as a plain training loop does.
     """
-    if _calls_closure(constructor.step):
+    calls = _calls_closure(constructor.step)
+    if calls and "closure" not in [each.name for each in _taken(constructor.step)[1:]]:
         return constructor
 
     class WithClosure(constructor):
         def step(self, closure: Any) -> Any:
+            if calls:
+                return super().step(closure=closure)
             with torch.enable_grad():
                 loss = closure()
             super().step()
@@ -79,13 +82,20 @@ def _with_closure(constructor: Any) -> Any:
 
 
 def _calls_closure(step: Any) -> bool:
-    """True if the method reads its first argument after `self`, or if its bytecode is unavailable."""
-    own = inspect.unwrap(step)
+    """True if the method reads `closure`, or its first argument after `self`, or if its bytecode is unavailable."""
+    own, taken = inspect.unwrap(step), _taken(step)
     if not inspect.isfunction(own):
         return True
-    closure = list(inspect.signature(own).parameters)[1:2]
+    closure = [each.name for each in taken if each.name == "closure"]
+    closure = closure or [each.name for each in taken[:1] if each.kind != each.KEYWORD_ONLY]
     loaded = (each.argval for each in dis.get_instructions(own) if each.opname.startswith("LOAD"))
     return any(name in (value if isinstance(value, tuple) else (value,)) for value in loaded for name in closure)
+
+
+def _taken(step: Any) -> list[inspect.Parameter]:
+    """The arguments of a method after `self`; none if it is no Python function."""
+    own = inspect.unwrap(step)
+    return list(inspect.signature(own).parameters.values())[1:] if inspect.isfunction(own) else []
 
 
 def _build(

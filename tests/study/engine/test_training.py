@@ -213,7 +213,24 @@ class Silent(torch.optim.SGD):
         super().step(closure)
 
 
-@pytest.mark.parametrize("name", ["ByHand", "Ignoring", "Silent"])
+class Scaled(torch.optim.SGD):
+    """Takes no closure, but a keyword."""
+
+    def step(self, *, scale=1.0):
+        for weight in self.param_groups[0]["params"]:
+            weight.grad.mul_(scale)
+        super().step()
+
+
+class Second(torch.optim.SGD):
+    """Takes the closure as its second argument."""
+
+    def step(self, scaler=None, closure=None):
+        assert scaler is None
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("name", ["ByHand", "Ignoring", "Silent", "Scaled", "Second"])
 def test_optimizers_need_not_return_the_loss_nor_know_of_closures(question, name):
     theirs = curve(question({"learning_rate": 0.1}, optimizer=f"{__name__}.{name}"))
     ours = curve(question({"learning_rate": 0.1}, optimizer="sgd"))
