@@ -33,6 +33,10 @@ GRADIENTS_FIRST = (
     "loss.backward() and step(): begin it with `with torch.enable_grad(): loss = closure()`, and do not pass the "
     "closure on"
 )
+GRADIENTS_ENABLED = (
+    "differentiates what has no graph: begin it with `with torch.enable_grad(): loss = closure()`; second derivatives "
+    "of the loss, as Hessian-based methods take them, are not available"
+)
 TOLD = (
     (r"called random operation", "it draws random numbers; workloads.layers.Dropout makes masks without a generator"),
     (r"batching rule for (?:aten::)?(\w+)", "torch.vmap has no rule for {0}; another operation may have one"),
@@ -270,6 +274,8 @@ def refusal(study: Study, workload: Workload, data: Data) -> str | None:
         except Exception as error:
             if _in_a_loop(partial(Run, small, workload, data, trial)):
                 return f"because its step {GRADIENTS_FIRST}"
+            if "does not require grad" in str(error):
+                return f"because its step {GRADIENTS_ENABLED}"
             told = str(error).splitlines()[0] if str(error) else type(error).__name__
             return f"with {', '.join(f'{n}={v:g}' for n, v in small.resolved(trial.hyperparameters).items())}: {told}"
     return None

@@ -15,6 +15,7 @@ from analysis.counting import Goal
 from study.__main__ import main
 from study.data.order import Batches
 from study.engine.arithmetic import candidates
+from study.engine.can_fuse import refusal
 from study.optimizers.foreign import _calls_closure
 from study.settings import Evaluation
 from workloads.layers import keyed_layers, set_keys
@@ -235,6 +236,19 @@ def test_optimizers_need_not_return_the_loss_nor_know_of_closures(question, name
     theirs = curve(question({"learning_rate": 0.1}, optimizer=f"{__name__}.{name}"))
     ours = curve(question({"learning_rate": 0.1}, optimizer="sgd"))
     np.testing.assert_allclose(theirs.errors["val/loss"], ours.errors["val/loss"], rtol=1e-5)
+
+
+class Disabling(torch.optim.Adam):
+    """Calls the closure where gradients are disabled."""
+
+    @torch.no_grad()
+    def step(self, closure):
+        return closure()
+
+
+def test_a_step_without_a_graph_is_told_of_enable_grad(question):
+    study = question({"learning_rate": 0.1}, optimizer=f"{__name__}.Disabling")
+    assert "begin it with `with torch.enable_grad(): loss = closure()`" in refusal(study, BLOBS, DATA)
 
 
 def test_what_cannot_be_looked_into_is_taken_to_call_its_closure():
