@@ -14,7 +14,7 @@ import pandas as pd
 from study.exchange.importing import ImportRefused
 from study.exchange.logs import names
 from study.exchange.logs.names import Asked, listed, plain
-from study.exchange.readers.tables import Table, comma_cure, label, numbers, refuse, value
+from study.exchange.readers.tables import Table, label, number_cure, numbers, refuse, value
 
 OF_TRIALS = ("workload", "optimizer", "batch_size")
 """Columns that join a number of a trial to the name of a run: trials are numbered from 0 in every study."""
@@ -300,7 +300,7 @@ def _position(made: Gathering, each: Gathered) -> np.ndarray:
     if odd.any():
         row = int(np.flatnonzero(odd)[0])
         found = each.rows[column].iloc[row]
-        why = f"{each.place(row)}: {column} is {found!r}, no {each.position}{comma_cure(found)}."
+        why = f"{each.place(row)}: {column} is {found!r}, no {each.position}{number_cure(found)}."
         raise refuse(each.table.where, why)
     if each.position == "step" and (at % 1 > 0).any():
         row = int(np.flatnonzero(at % 1 > 0)[0])
@@ -328,7 +328,7 @@ def _measurements(each: Gathered, column: str) -> np.ndarray:
         row = int(np.flatnonzero(odd)[0])
         found = each.rows[column].iloc[row]
         raise refuse(
-            each.table.where, f"{each.place(row)}: {column} is {found!r}, which is no number{comma_cure(found)}."
+            each.table.where, f"{each.place(row)}: {column} is {found!r}, which is no number{number_cure(found)}."
         )
     return values
 

@@ -61,14 +61,17 @@ def numbers(column: pd.Series) -> tuple[np.ndarray, np.ndarray]:
     return found, np.isnan(found) & ~empty
 
 
-def comma_cure(cell: Any) -> str:
-    """How to write a number with a comma; empty for other cells.
+def number_cure(cell: Any) -> str:
+    """How to write a number with a comma or in per cent; empty for other cells.
 
-    >>> comma_cure("1,024"), comma_cure("many")
-    ('; write a point for a decimal comma, and nothing between thousands', '')
+    >>> number_cure("1,024"), number_cure("91.5 %"), number_cure("many")
+    ('; write a point for a decimal comma, and nothing between thousands', '; write a fraction: 0.915', '')
     """
-    is_number = re.fullmatch(r"\s*[+-]?\d[\d.]*,[\d,.]+(e[+-]?\d+)?\s*", str(cell), re.IGNORECASE)
-    return "; write a point for a decimal comma, and nothing between thousands" if is_number else ""
+    text = str(cell).strip()
+    if re.fullmatch(r"[+-]?\d[\d.]*,[\d,.]+(e[+-]?\d+)?", text, re.IGNORECASE):
+        return "; write a point for a decimal comma, and nothing between thousands"
+    percent = re.fullmatch(r"([+-]?\d+(?:\.\d+)?)\s*%", text)
+    return f"; write a fraction: {float(percent[1]) / 100:g}" if percent else ""
 
 
 def measured(value: float) -> float:

@@ -23,6 +23,7 @@ REFUSED = {
     "line 1 holds numbers; put a line with the names": ("log.csv", "0.25,0.1\n0.5,0.2\n", {}),
     "line 1 names step more than once": ("log.csv", "run,step,step\na,1,2\n", {}),
     "line 5 has 3 cells, but line 1 has 4": ("log.csv", HEADER + "a,8,10,0.9\n\n\nb,16,10\n", {}),
+    "val/loss is '91.5%', which is no number; write a fraction: 0.915.": ("log.csv", HEADER + "a,8,10,91.5%\n", {}),
     "line 3: val/loss is 'many', which is no number": ("log.csv", HEADER + "a,8,10,0.9\na,8,20,many\n", {}),
     "val/loss is '0,9', which is no number; write a point for a decimal comma, and nothing between thousands.": (
         "log.csv",
