@@ -91,6 +91,8 @@ class MetricLog:
         for name, value in values.items():
             if name.startswith(SPLITS) and (number := _number(value)) is not None:
                 row[name] = number
+            elif isinstance(value, Mapping) and self.metric.startswith(f"{name}/"):
+                raise self._failed(f'must have flat names, as in {{"{STEP}": 100, "{self.metric}": 0.25}}', line)
             elif name == self.metric and value is not None and str(value).strip().lower() not in EMPTY:
                 raise self._failed(
                     f"must have a number as {name}, the goal's metric, such as 0.25, or nan if it diverged (of a "
@@ -120,7 +122,8 @@ class MetricLog:
             self._header = cells
             for name in (STEP, self.metric):
                 if name not in cells:
-                    raise self._failed(f"must be JSON or the header of a CSV file with {STEP} and {self.metric}", line)
+                    header = f"the header of a CSV file, {STEP} and {self.metric} among names with commas between them"
+                    raise self._failed(f"must be JSON or {header}", line)
             metrics = [name for name in cells if name == STEP or name.startswith(SPLITS)]
             if len(set(metrics)) < len(metrics):
                 raise self._failed("must name each metric once", line)
@@ -150,7 +153,7 @@ def drop_half_line(path: Path) -> None:
 
 def _number(value: Any) -> float | None:
     """A number of a line; None for an empty cell and for what is none, such as true."""
-    if isinstance(value, bool):
+    if isinstance(value, bool) or "_" in str(value):  # which Python takes for 1 and for nothing, as in 1_0
         return None
     try:
         return float(value)

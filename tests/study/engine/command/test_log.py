@@ -62,6 +62,10 @@ ODD_LINES = {
     "two columns of a name": ("step,val/loss,val/loss\n5,0.5,9\n", "line 1 of .* must name each metric once"),
     "carriage returns": ("step,val/loss\r5,0.5\r", "line 1 of .* must be CSV, each line with a line feed behind it"),
     "an object in several lines": ('{\n "step": 5\n}\n', "line 1 of .* must be one whole JSON object"),
+    "nested names": ('{"step": 5, "val": {"loss": 0.5}}\n', 'line 1 of .* flat names, as in .*"val/loss": 0.25'),
+    "digits in groups": ("step,val/loss\n5,1_0\n", "line 2 of .* must have a number as val/loss"),
+    "semicolons": ("step;val/loss\n5;0.5\n", "line 1 of .* step and val/loss among names with commas between them"),
+    "capitals": ("Step,Val/Loss\n5,0.5\n", "line 1 of .* the header of a CSV file, step and val/loss among names"),
     "text between objects": ('{"step": 5, "val/loss": 1}\nepoch 2\n', "line 2 of .* must be one whole JSON object"),
 }
 
