@@ -25,6 +25,7 @@ from study.errors import Failed, UsageError
 from study.optimizers.per_parameter import treatments
 from study.records import Study
 from study.space import middle, values
+from study.user_code import faults
 from workloads.base import Splits, Workload
 from workloads.layers import ghost_layers, keyed_layers, layer_key
 
@@ -238,8 +239,7 @@ def check_optimizer(study: Study, workload: Workload, data: Source) -> None:
         return
     few = next(data.chunks("train", range(min(2, data.counts["train"])), 2))
     if why := refusal(study, workload, Data.of(Splits(few, few, few), data.device, data.layout)):
-        cure = "" if why.startswith("because") else "; set its arguments with search.space and optimizer.arguments"
-        raise UsageError(f"{study.optimizer} cannot train {study.name} {why.rstrip('.')}{cure}.")
+        raise UsageError(f"{study.optimizer} cannot train {study.name} {why}.")
 
 
 def refusal(study: Study, workload: Workload, data: Data) -> str | None:
@@ -264,7 +264,7 @@ def refusal(study: Study, workload: Workload, data: Data) -> str | None:
             if moved and _varies(study, run) and all(map(torch.equal, after, other)):
                 return (
                     "because its step takes no notice of `lr` in its param_groups, which schedules and groups set: let "
-                    "it read group['lr']"
+                    "it read group['lr'], or choose schedule=constant"
                 )
             again = len(passes) > run.step  # as SAM computes gradients at other weights: no plain loop does
             if moved and not again and _in_a_loop(partial(Run, small, workload, data, trial), run) is False:
@@ -276,8 +276,10 @@ def refusal(study: Study, workload: Workload, data: Data) -> str | None:
                 return f"because its step {GRADIENTS_FIRST}"
             if "does not require grad" in str(error):
                 return f"because its step {GRADIENTS_ENABLED}"
-            told = str(error).splitlines()[0] if str(error) else type(error).__name__
-            return f"with {', '.join(f'{n}={v:g}' for n, v in small.resolved(trial.hyperparameters).items())}: {told}"
+            told = str(error).splitlines()[0].rstrip(". ") if str(error) else type(error).__name__
+            cure = faults.place(error) or "; set its arguments with search.space and optimizer.arguments"
+            chosen = ", ".join(f"{n}={v:g}" for n, v in small.resolved(trial.hyperparameters).items())
+            return f"with {chosen}: {told}{cure}"
     return None
 
 

@@ -1,6 +1,7 @@
 """What every optimizer can be given: averages of weights, half-lives, decay; and what lanes know nothing of."""
 
 import json
+import re
 from itertools import product
 
 import numpy as np
@@ -246,9 +247,38 @@ class Disabling(torch.optim.Adam):
         return closure()
 
 
-def test_a_step_without_a_graph_is_told_of_enable_grad(question):
-    study = question({"learning_rate": 0.1}, optimizer=f"{__name__}.Disabling")
-    assert "begin it with `with torch.enable_grad(): loss = closure()`" in refusal(study, BLOBS, DATA)
+class Failing(torch.optim.Adam):
+    """Has a fault of its own."""
+
+    def step(self):
+        raise RuntimeError("no room for the factors.")
+
+
+class Deaf(torch.optim.Optimizer):
+    """Fixes its learning rate at the start."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr, "rate": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for each in group["params"]:
+                each -= group["rate"] * each.grad
+
+
+REFUSED = {
+    "Disabling": r"begin it with `with torch.enable_grad\(\): loss = closure\(\)`",
+    "Failing": r"learning_rate=0.1, .*: no room for the factors \(.*test_training.py, line \d+: raise RuntimeError",
+    "Deaf": r"let it read group\['lr'\], or choose schedule=constant$",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_step_that_cannot_train_is_told_the_cure_or_its_line(question, name):
+    fixed = {"learning_rate": 0.1, "learning_rate_decay_fraction": 1.0, "end_learning_rate_factor": 0.1}
+    study = question(fixed, optimizer=f"{__name__}.{name}", schedule="linear_decay")
+    assert re.search(REFUSED[name], refusal(study, BLOBS, DATA))
 
 
 def test_what_cannot_be_looked_into_is_taken_to_call_its_closure():
