@@ -31,14 +31,13 @@ def foreign(path: str, arguments: Mapping[str, Any]) -> Optimizer:
     constructor = imported(path, "optimizer.target must be the import path of an optimizer class")
     if not (isinstance(constructor, type) and issubclass(constructor, torch.optim.Optimizer)):
         raise ValueError(f"optimizer.target must be a torch.optim.Optimizer class, but {path} is not one.")
-    taken = inspect.signature(constructor).parameters
-    named = {key: p for key, p in taken.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    named, is_all = _parameters(constructor)
     if "lr" not in named:
         raise ValueError(f"optimizer.target must take `lr`, which schedules multiply, but {path} does not.")
     for key in arguments:
         if key in ("params", "lr"):
             raise ValueError(f"optimizer.arguments cannot set {key}; the learning rate is search.space.learning_rate.")
-        if key not in named and len(named) == len(taken):
+        if key not in named and is_all:
             raise ValueError(f"{path} takes no argument {key!r}; it takes {', '.join(list(named)[1:])}.")
     names = {ours for ours in (*THEIRS, *named) if THEIRS.get(ours, ours) in named} - {"lr", "eps", "params", "betas"}
     default = named["betas"].default if "betas" in named else ()
@@ -50,6 +49,21 @@ def foreign(path: str, arguments: Mapping[str, Any]) -> Optimizer:
         optional=CLIP | {name: _legal(name) for name in sorted(names)} | AVERAGE,
         own=("l2", "weight_decay", *(name for name in CLIP if name in names)),
     )
+
+
+def _parameters(constructor: Any) -> tuple[dict[str, inspect.Parameter], bool]:
+    """(the arguments of a class by name, whether there are no others).
+
+    A constructor with `**keywords` takes those of the class that it inherits from, too.
+    """
+    named: dict[str, inspect.Parameter] = {}
+    for each in constructor.__mro__[: constructor.__mro__.index(torch.optim.Optimizer)]:
+        if each is constructor or "__init__" in vars(each):
+            taken = inspect.signature(each).parameters.values()
+            named |= {p.name: p for p in taken if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)} | named
+            if all(p.kind != p.VAR_KEYWORD for p in taken):
+                return named, True
+    return named, False
 
 
 def _legal(name: str) -> Legal:

@@ -116,3 +116,36 @@ def test_foreign_optimizers_take_our_names_and_theirs():
     foreign = optimizers.find("torch.optim.SGD")
     [group] = foreign.build(nn.Linear(2, 2), {"learning_rate": 0.1, "momentum": 0.9, "nesterov": 1.0}).param_groups
     assert group["nesterov"] is True
+
+
+class Passing(torch.optim.AdamW):
+    def __init__(self, params, boost=2.0, **keywords):
+        super().__init__(params, **keywords)
+
+
+class PassingAll(torch.optim.AdamW):
+    def __init__(self, *arguments, **keywords):
+        super().__init__(*arguments, **keywords)
+
+
+class Inheriting(PassingAll):
+    pass
+
+
+class PassingOn(torch.optim.SGD):
+    def __init__(self, params, lr=0.1, **keywords):
+        super().__init__(params, lr=lr, **keywords)
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [("Passing", "boost"), ("PassingAll", "beta2"), ("Inheriting", "weight_decay"), ("PassingOn", "momentum")],
+)
+def test_a_constructor_that_passes_keywords_on_takes_those_of_the_class_it_inherits_from(name, taken):
+    path = f"{__name__}.{name}"
+    found = optimizers.foreign(path, {"foreach": True})
+    assert taken in found.optional
+    model = nn.Linear(2, 1)
+    assert found.build(model, {"learning_rate": 0.3, "weight_decay": 0.2}).param_groups[0]["weight_decay"] == 0.2
+    with pytest.raises(ValueError, match="takes no argument 'fast'; it takes "):
+        optimizers.foreign(path, {"fast": True})
