@@ -29,7 +29,8 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame, base: float = 0.0) -> l
     >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
     >>> limits = pd.read_csv(f"{published}/tables/scaling.csv")
     >>> for part in sentences(steps, limits)[0].split(". "):
-    ...     print(part.replace(": critical", ":\\ncritical").replace(" by Mc", "\\nby Mc").replace(") up", ")\\nup"))
+    ...     part = part.replace(": critical", ":\\ncritical").replace(" by Mc", "\\nby Mc")
+    ...     print(part.replace(") up", ")\\nup").replace("; the", ";\\nthe"))
     mlp_digits with momentum to validation cross entropy < 0.2:
     critical batch size 62 (95%: 46 to 84)
     by McCandlish et al
@@ -38,7 +39,8 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame, base: float = 0.0) -> l
     The hyperbola fits better (AICc lower by 3.75)
     Steps fall in proportion to batch size (perfect scaling, within 20%)
     up to about 9 (95%: 3.3 to 44)
-    Steps still fall at the largest batch size that reached the goal, 1,024 (95%: above 170).
+    Steps still fall at the largest batch size that reached the goal, 1,024;
+    the maximum useful batch size is above 170 (95%).
     """
     found = []
     for key, curve in steps.groupby(CURVE, sort=True):
@@ -141,7 +143,9 @@ def _perfect(limits: pd.DataFrame, sizes: pd.Series, base: float) -> str:
 def _useful(limits: pd.DataFrame, first: int, last: int) -> str:
     row = limits.loc["maximum_useful_batch_size"]
     if row["estimate_bound"] == ">":
-        return f"Steps still fall at the largest batch size that reached the goal, {last:,}{_interval(row)}."
+        low = row["estimate_low"]
+        known = f"; the maximum useful batch size is above {_size(low)} (95%)" if 0 < low < last else ""
+        return f"Steps still fall at the largest batch size that reached the goal, {last:,}{known}."
     if row["estimate_bound"] == "<":
         return f"No batch size saves more than 5% of the steps of {first:,}{_interval(row)}."
     return f"Batch sizes above {_size(row['estimate'])} save at most 5% more{_interval(row)}."
