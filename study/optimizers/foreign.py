@@ -54,15 +54,16 @@ def foreign(path: str, arguments: Mapping[str, Any]) -> Optimizer:
 def _parameters(constructor: Any) -> tuple[dict[str, inspect.Parameter], bool]:
     """(the arguments of a class by name, whether there are no others).
 
-    A constructor with `**keywords` takes those of the class that it inherits from, too.
+    A constructor with `**keywords` may pass them on to the class that it inherits from: it takes those of that
+    optimizer, too, and perhaps others.
     """
     named: dict[str, inspect.Parameter] = {}
     for each in constructor.__mro__[: constructor.__mro__.index(torch.optim.Optimizer)]:
-        if each is constructor or "__init__" in vars(each):
-            taken = inspect.signature(each).parameters.values()
-            named |= {p.name: p for p in taken if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)} | named
-            if all(p.kind != p.VAR_KEYWORD for p in taken):
-                return named, True
+        taken = inspect.signature(each).parameters
+        if each is constructor or "lr" in taken:
+            named |= {n: p for n, p in taken.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)} | named
+        if all(p.kind != p.VAR_KEYWORD for p in taken.values()):
+            return named, each is constructor
     return named, False
 
 

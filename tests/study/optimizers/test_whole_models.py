@@ -147,5 +147,3 @@ def test_a_constructor_that_passes_keywords_on_takes_those_of_the_class_it_inher
     assert taken in found.optional
     model = nn.Linear(2, 1)
     assert found.build(model, {"learning_rate": 0.3, "weight_decay": 0.2}).param_groups[0]["weight_decay"] == 0.2
-    with pytest.raises(ValueError, match="takes no argument 'fast'; it takes "):
-        optimizers.foreign(path, {"fast": True})
