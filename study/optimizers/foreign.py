@@ -61,7 +61,7 @@ def _parameters(constructor: Any) -> tuple[dict[str, inspect.Parameter], bool]:
     for each in constructor.__mro__[: constructor.__mro__.index(torch.optim.Optimizer)]:
         taken = inspect.signature(each).parameters
         if each is constructor or "lr" in taken:
-            named |= {n: p for n, p in taken.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)} | named
+            named = {n: p for n, p in taken.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)} | named
         if all(p.kind != p.VAR_KEYWORD for p in taken.values()):
             return named, each is constructor
     return named, False

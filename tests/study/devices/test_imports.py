@@ -1,4 +1,4 @@
-"""Blocks of imports without collections of garbage."""
+"""Blocks of imports without collections of garbage, and imports in a thread."""
 
 import gc
 import subprocess
