@@ -2,13 +2,14 @@
 
 import functools
 import os
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
 from helpers import checkpointed, fused
-from house.marks import only_gpu
+from house.marks import drawn, only_gpu
 from hypothesis import settings
 
 from analysis import figures
@@ -33,6 +34,19 @@ SPACE = {
 }
 CHARTS = figures.charts
 METRICS = [f"{split}/{error}" for split in ("train", "val", "test") for error in ("classification_error", "loss")]
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slow-share", type=int, default=1, metavar="N", help="run one in N slow tests, by the commit")
+
+
+def pytest_collection_modifyitems(config, items):
+    share = config.getoption("--slow-share")
+    if share > 1:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
+        left = [item for item in items if "slow" in item.keywords and not drawn(item.nodeid, commit, share)]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
 
 
 def pytest_configure(config):

@@ -34,6 +34,7 @@ def advise(says):
     )
 
 
+@pytest.mark.slow
 def test_a_study_without_trials_has_not_missed_its_goal(sweep):
     folder = sweep({8: [400, 500], 64: [], 128: []})
     data = build([folder], folder)
@@ -74,6 +75,7 @@ def test_a_trial_that_diverges_after_its_goal_is_no_success_on_a_map(tmp_path, m
     assert list(steps.index[steps["fastest"]]) == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", ["{}", "{}/", "{}/../{.name}"])
 def test_a_folder_given_twice_is_one_folder(sweep, again):
     """As with `results/* results/digits`."""
@@ -142,6 +144,7 @@ def test_nobody_can_sweep_further_what_was_imported(sweep):
     assert warnings.waiting([empty]) == ["tiny, momentum, batch size 8: no trial has finished yet."]
 
 
+@pytest.mark.slow
 def test_the_base_that_is_warned_of_is_the_one_that_was_asked_for(sweep):
     """Batch size 8 takes 1.5 times the examples of 16, the best, and 32 twice as many."""
     folder = sweep({8: [600] * 4, 16: [200] * 4, 32: [200] * 4})
@@ -228,6 +231,7 @@ def test_nobody_can_look_before_the_only_step(sweep):
     assert not [text for text in read([folder]).warnings if "evaluation.first" in text]
 
 
+@pytest.mark.slow
 def test_fewer_than_four_trials_have_no_interval_anywhere(sweep, advise):
     folder = sweep({16: [400] * 2, 64: [100] * 2})
     sgd = {"optimizer": "sgd", "space": {"learning_rate": {"low": 1e-3, "high": 1.0, "scale": "log"}}}

@@ -17,6 +17,7 @@ except UserWarning:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filters", [["-W", "error"], ["-W", "error::UserWarning"]])
 def test_a_process_that_stops_is_no_error(filters):
     """The warning comes from a thread of joblib, which an error would end: all would wait without end."""

@@ -33,6 +33,7 @@ def test_it_runs(name: str) -> None:
     assert ran.stdout
 
 
+@pytest.mark.slow
 def test_they_are_imported_without_the_dev_extra():
     program = """
 import sys

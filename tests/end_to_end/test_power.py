@@ -107,6 +107,7 @@ def test_power_finds_the_planted_factor_and_few_false_alarms():
     assert shown[1.0].at_one < shown[2.0].at_one < shown[3.0].at_one
 
 
+@pytest.mark.slow
 def test_limits_of_a_curve_without_noise_are_its_own():
     for surface in planted(Digits("sgd")):
         for row in limits_found(Curves.of(surface, lucky(0.0, 0.0), range(2))):

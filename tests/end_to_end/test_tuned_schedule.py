@@ -137,6 +137,7 @@ def test_a_figure_has_an_axis_of_names_and_leaves_out_trials_without_the_paramet
     assert set(np.round(places.astype(float))) == {0, 1, 2}
 
 
+@pytest.mark.slow
 def test_tables_of_an_export_hold_names(results, tmp_path):
     for form, read in (("csv", pd.read_csv), ("parquet", pd.read_parquet)):
         assert main(["export", str(results), str(tmp_path / form), "--format", form]) == 0
@@ -145,6 +146,7 @@ def test_tables_of_an_export_hold_names(results, tmp_path):
         assert set(found.loc[found["rerun"].notna(), "schedule"]) == {"linear_decay"}
 
 
+@pytest.mark.slow
 def test_the_released_layout_holds_names_and_reads_back(results, tmp_path):
     assert main(["export", str(results), str(tmp_path / "tree"), "--format", "batch_science"]) == 0
     described = [json.loads(path.read_text()) for path in (tmp_path / "tree").rglob("study.json")]

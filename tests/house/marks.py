@@ -1,6 +1,7 @@
-"""Which tests an expression of marks (`pytest -m`) selects."""
+"""Which tests an expression of marks (`pytest -m`) selects, and which of the slow ones a commit draws."""
 
 import itertools
+import zlib
 
 
 def only_gpu(expression: str) -> bool:
@@ -17,3 +18,12 @@ def only_gpu(expression: str) -> bool:
     except Exception:  # pytest tells what is wrong with it
         return False
     return any(with_it) and not any(without)
+
+
+def drawn(test: str, commit: str, share: int) -> bool:
+    """Whether a commit draws a test: of all tests one in `share`, of all commits one in `share`.
+
+    >>> [drawn("test_disk.py::test_full", commit, 3) for commit in ("4e47988d", "d7267f09", "a07ab53b", "d6a1714d")]
+    [True, False, False, True]
+    """
+    return zlib.crc32(f"{commit} {test}".encode()) % share == 0

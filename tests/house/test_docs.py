@@ -104,6 +104,7 @@ def test_links_between_files_lead_somewhere():
             assert re.match("https?:", target) or (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+@pytest.mark.slow
 def test_the_notebook(monkeypatch):
     monkeypatch.chdir(ROOT)
     matplotlib.use("agg")

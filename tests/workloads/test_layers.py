@@ -93,6 +93,7 @@ def test_nothing_is_dropped_in_evaluation_or_at_rate_0():
     assert torch.equal(Dropout(0.0)(x), x)
 
 
+@pytest.mark.slow
 def test_the_expectation_is_preserved():
     layer, x = Dropout(0.4), torch.rand(64) + 0.5
     total = torch.zeros(64)

@@ -36,6 +36,7 @@ def gradients(workload, model, batch_size, keys):
     return torch.stack(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("power", "batch_size"), partly([(0.0, 1), (0.5, 1), (0.0, 32), (0.5, 32)], 4, 3))
 def test_the_noise_has_mean_0_and_the_covariance_of_the_curvatures_over_the_batch_size(batch_size, power):
     workload = build(configured(dimensions=10, replicas=16, preconditioner_power=power))
@@ -121,6 +122,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", partly(RUNS, 3))
 def test_at_a_fixed_learning_rate_steps_to_a_goal_are_the_exact_ones_to_a_percent(asked, run):
     optimizer, power, batch_size, chosen = RUNS[run]

@@ -26,6 +26,7 @@ def test_sgd_on_all_terms_and_on_the_authors_groups(size, steps, rate, published
     assert fewest_steps(size, 0.01, RATES, **GROUPS).steps == published + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch_size", "published"), [(16384, 349), pytest.param(1024, 5_203, marks=pytest.mark.slow)])
 def test_momentum_on_the_authors_groups(batch_size, published):
     # They bisect, which may find a later crossing: with momentum the loss oscillates.

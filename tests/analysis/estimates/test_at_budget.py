@@ -63,6 +63,7 @@ def test_trials_that_stop_at_a_goal_have_no_row(searches):
     assert at_budget.table(searches(stopping="goal")).empty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [None, 64])
 def test_the_report_has_the_table_and_with_tokens_a_sentence(searches, tmp_path, tokens):
     searches(tokens_per_example=tokens)

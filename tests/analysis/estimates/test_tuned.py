@@ -248,6 +248,7 @@ def four(ends):
     return {size: [steps] * 4 for size, steps in ends.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0.02, 0.0005])
 def test_steps_known_only_as_an_upper_bound_have_no_part_in_a_curve(results, tmp_path, first):
     # A flat start was read off the grid of evaluations: without it S(B) falls from the first known point on.

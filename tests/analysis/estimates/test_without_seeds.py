@@ -17,6 +17,7 @@ def estimates(steps):
     return limits.estimates(tuned.table(curve, pd.DataFrame(columns=[*curve, "steps"])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", partly([0.05, 0.1], 2, 1))
 def test_intervals_hold_the_limits_of_batch_sizes_far_apart(spread):
     """The convex curve goes through points four times apart: without the hyperbola, 33 to 75 % were held."""

@@ -82,6 +82,7 @@ def test_scatters_of_many_points_are_images():
     assert b"<image" in formats.svg(draw(chart)[0])
 
 
+@pytest.mark.slow
 def test_panels_lie_side_by_side_in_one_file(tmp_path):
     steps = pd.concat([table(workload=name) for name in "abcd"])
     panels = save(only("steps_to_result", {"steps_to_result": steps}), tmp_path)

@@ -52,6 +52,7 @@ def test_intervals_of_residuals_hold_it_in_nineteen_of_twenty_cases(space):
     assert np.mean(held) > (0.88 if space == "log" else 0.75)  # the noise is in log space
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("space", SPACES)
 def test_intervals_of_batches_hold_it_in_nineteen_of_twenty_cases(space):
     rng, held = np.random.default_rng(1), []

@@ -36,6 +36,7 @@ def write(folder, step, noise_scale, text=None, shift=0):
     (folder / f"one_step/{step:06d}.json").write_text(content if text is None else text)
 
 
+@pytest.mark.slow
 def test_points_on_file_become_rows_of_the_report(results):
     [study] = results({8: [30, 40, 50, 60]})
     assert "one_step" not in read([study.folder.parents[3]]).tables

@@ -82,6 +82,7 @@ def test_large_results_are_thinned_and_the_section_says_so(results, monkeypatch,
     assert small["steps"] in np.cumsum(small["grid"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("static", [False, True])
 def test_a_static_page_is_without_it(sweep, tmp_path, static):
     build([sweep({8: [300, 200], 64: [40, 50]})], tmp_path / "report", Asked(static=static))

@@ -38,6 +38,7 @@ NEXT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ends", "advice", "seconds"), NEXT.values(), ids=NEXT)
 def test_the_next_step_and_its_cost(proposed, ends, advice, seconds):
     found = proposed(ends, evaluation=Evaluation())

@@ -166,6 +166,7 @@ def test_the_same_data_give_the_same_bytes(text):
     assert shown(report()) == text
 
 
+@pytest.mark.slow
 def test_ids_are_unique_and_every_reference_finds_its_own():
     steps = pd.concat([tables("one", ("sgd", "nesterov"))[0], tables("two")[0]])
     read = Page(page(report(), drawn({"steps_to_result": steps, "scaling": tables()[1]})))
@@ -218,6 +219,7 @@ def test_the_first_screen_is_the_answer():
     assert re.findall("<li>(.*)</li>", folded[1]) == ["nesterov, batch size 8: few trials.", "nesterov: noisy."]
 
 
+@pytest.mark.slow
 def test_each_of_several_answers_has_its_panel_and_heading():
     one = answered().answers[0]
     steps = pd.concat([tables("digits")[0], tables("other")[0]])
@@ -375,6 +377,7 @@ def test_kinds_that_are_missing_say_what_they_need(text):
     assert "Steps to result: needs" not in text
 
 
+@pytest.mark.slow
 def test_kinds_that_are_missing_as_no_trial_met_the_goal_say_so():
     folders = Path("results/published/mlp_digits/studies/mlp_digits").glob("*/64")
     studies = [load_study(folder) for folder in folders]

@@ -57,6 +57,7 @@ def test_latex_files_of_earlier_reports_go_and_strangers_stay(tmp_path):
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["cost.tex", "mine.tex"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", partly([None, 3.25], 2, 1))
 def test_a_pdf_has_a_page_for_each_panel_and_fonts_for_tex(tmp_path, width):
     steps = pd.concat([table("sgd"), table("sgd", workload="a_workload_with_a_name_that_is_longer_than_a_column")])
@@ -73,6 +74,7 @@ def test_a_pdf_has_a_page_for_each_panel_and_fonts_for_tex(tmp_path, width):
     assert width is None or widths == pytest.approx([width] * 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("heading", "whole"), [("mlp_digits, β₂ ≥ ½ · ∞ – “é”", 0), ("цифры", 1)])
 def test_a_pdf_looks_as_the_page_and_cuts_its_glyphs_out_of_a_small_font(monkeypatch, tmp_path, heading, whole):
     """The whole font took most of the time of a PDF. It is opened for what the small one lacks alone."""

@@ -163,6 +163,7 @@ def test_the_edge_of_refine_is_where_its_rounds_ended(warned, tmp_path, wider, s
 NOT_ANY_MORE = ("search.", "evaluation.f", "evaluation.r", "workload.", "sweep", "budget or", "larger b", "tune the")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", partly(PLANTED, 6, 1))
 def test_who_reads_published_measurements_is_not_told_to_measure(warned, name, tmp_path):
     odd, fields, expected = PLANTED[name]
@@ -177,6 +178,7 @@ def test_who_reads_published_measurements_is_not_told_to_measure(warned, name, t
     assert said.endswith(".")
 
 
+@pytest.mark.slow
 def test_a_general_optimizer_that_is_slower_than_its_special_case(warned):
     warned(optimizer="sgd")
     [said] = warned(SLOWER)
@@ -184,6 +186,7 @@ def test_a_general_optimizer_that_is_slower_than_its_special_case(warned):
     assert said.startswith(expected)
 
 
+@pytest.mark.slow
 def test_it_is_not_judged_where_its_space_leaves_the_special_case_out(warned):
     warned(optimizer="sgd")
     narrow = SPACES["momentum"] | {"momentum": {"low": 0.5, "high": 0.999, "scale": "reverse_log"}}
@@ -196,6 +199,7 @@ TPE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "differing", "more"),
     [
@@ -228,6 +232,7 @@ def test_more_scouts_for_more_parameters_are_fair(tmp_path, make_study, write_st
     assert audits.differing(*studies, warnings.EQUAL) == {"search.refine"}
 
 
+@pytest.mark.slow
 def test_a_general_optimizer_is_judged_whatever_budgets_the_two_answer_under(warned, tmp_path):
     warned(optimizer="sgd", budgets=(0.5, 1.0))
     said = warned(SLOWER, budgets=(0.5, 1.0))

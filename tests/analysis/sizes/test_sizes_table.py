@@ -50,6 +50,7 @@ def test_workloads_that_differ_in_one_number_are_one_axis(swept):
     assert (law["points"], law["left_out"], law["smallest"], law["largest"]) == (3, 0, 64, 256)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "workloads",
     partly(
@@ -76,6 +77,7 @@ def test_lists_of_equal_numbers_and_training_examples_are_sizes(swept):
     assert set(found["of"]) == {"mlp", "data"}
 
 
+@pytest.mark.slow
 def test_bounds_are_left_out_and_counted(swept):
     folder = swept([20, 28.3, 40, 9000], *widths(64, 128, 256, 512))  # the last one lies beyond 1,024
     tables = read([folder]).tables

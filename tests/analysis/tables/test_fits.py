@@ -63,6 +63,7 @@ def test_sizes_that_missed_the_goal_are_left_out():
         fits.hyperbola({1: 100.0, 2: math.inf})
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth():
     """By Student's t: some 95 % of them, with noise of 10 % on every S."""
     generator = np.random.default_rng(0)
@@ -113,6 +114,7 @@ def test_what_the_data_do_not_show_is_a_bound(steps, expected):
         assert (limit.low, limit.high) == pytest.approx(ends, nan_ok=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", partly([1 / 4096, 1, 2, 8, 1000], 5, 1))
 def test_the_interval_of_a_bound_holds_the_truth(times):
     # The error at a minimum far outside the measured batch sizes says nothing: a profile does.

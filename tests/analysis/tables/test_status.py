@@ -131,6 +131,7 @@ def test_plan_writes_nothing(tmp_path, says):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "optimizer", "told"),
     partly([("lanes", "kfac", True), ("lanes", "momentum", False), ("auto", "kfac", False)], 2),

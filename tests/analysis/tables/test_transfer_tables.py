@@ -116,6 +116,7 @@ def test_nothing_is_current_where_a_wider_search_missed_the_goal(planted, make_s
     assert transfer.steps([*load(folder / "wide"), *moved]).empty
 
 
+@pytest.mark.slow
 def test_a_page_with_rules_says_so(planted):
     planted("tuned", 32, 32, [20, 20, 20])
     data = build.build([folder := planted("square_root", 8, 32, [50, 60, None])], planted("tuned", 8, 8, [40, 40, 40]))

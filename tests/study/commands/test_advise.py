@@ -67,6 +67,7 @@ def advised(says):
 STEP_MS = "1:1,64:1.2,1024:4.2"
 
 
+@pytest.mark.slow
 def test_the_published_digits_end_to_end(advised, says):
     curves = advised("--gpus", "8", "--memory", "80", "--step-ms", STEP_MS, "--price", "2", "--bandwidth", "10")
     assert {row["optimizer"] for curve in curves for row in curve["splits"]} == {"momentum", "sgd"}
@@ -86,6 +87,7 @@ def test_the_published_digits_end_to_end(advised, says):
     assert "momentum" not in out
 
 
+@pytest.mark.slow
 def test_a_goal_after_the_fact(advised):
     goal = ["--goal", "val/classification_error < 0.1", "--step-ms", STEP_MS, "--optimizer", "sgd"]
     [curve] = advised(*goal)

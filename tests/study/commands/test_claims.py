@@ -18,6 +18,7 @@ SWEEPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", SWEEPS)
 def test_proposed_sweeps_are_accepted(keys):
     assert parse_jobs([f"{key}={value}" for key, value in keys.items()], None)

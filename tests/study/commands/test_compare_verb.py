@@ -27,6 +27,7 @@ OPTIMIZERS = [f"fc_mnist_128/{optimizer}/512" for optimizer in ("adam", "momentu
 WORKLOADS = ["fc_mnist_128/adam/512", "fc_mnist_1024/adam/512"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "said"),
     [
@@ -66,6 +67,7 @@ def test_curves_that_share_nothing_are_refused(compared, names, there):
     assert said.endswith(f"of two workloads with one optimizer, but got {there}")
 
 
+@pytest.mark.slow
 def test_curves_without_a_batch_size_in_common_are_not_compared_at_one_without_a_word(compared):
     said = compared("fc_mnist_128/adam/8", "fc_mnist_128/adam/32", "fc_mnist_128/sgd/512")
     assert (

@@ -92,6 +92,7 @@ EDITS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "old", "new", "said"), partly(EDITS, 8))
 def test_edits_are_told_by_file_and_part(tmp_path, mine, name, old, new, said):
     recorded(settled(tmp_path, mine, "batch_size=4"))
@@ -112,6 +113,7 @@ def test_edits_are_told_by_file_and_part(tmp_path, mine, name, old, new, said):
     assert "holds trials of another images: its code changed (" in console.file.getvalue()
 
 
+@pytest.mark.slow
 def test_only_trials_of_an_optimizer_depend_on_its_code(tmp_path, mine):
     recorded(settled(tmp_path, mine, "batch_size=4", *OWN, optimizer="torch"))
     edited(mine / "made_optimizer.py", "pass", "x = 1")
@@ -120,6 +122,7 @@ def test_only_trials_of_an_optimizer_depend_on_its_code(tmp_path, mine):
         settled(tmp_path, mine, "batch_size=4", *OWN, optimizer="torch")
 
 
+@pytest.mark.slow
 def test_an_edited_weights_file_is_noticed(tmp_path, mine):
     weights = mine / "weights.pt"
     made = "return torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), "
@@ -136,6 +139,7 @@ def test_an_edited_weights_file_is_noticed(tmp_path, mine):
         settled(tmp_path, mine, "batch_size=4")
 
 
+@pytest.mark.slow
 def test_keys_that_an_earlier_version_did_not_record_are_not_compared(tmp_path, mine):
     job = settled(tmp_path, mine, "batch_size=4")
     recorded(job, keys=["parameters", "mean input", "mean target", "untrained loss"])
@@ -146,6 +150,7 @@ def test_keys_that_an_earlier_version_did_not_record_are_not_compared(tmp_path, 
         settled(tmp_path, mine, "batch_size=4")
 
 
+@pytest.mark.slow
 def test_a_finished_sweep_of_edited_code_is_still_reported(tmp_path, mine, write_study, make_curve):
     job = settled(tmp_path, mine, "batch_size=4")
     recorded(job)

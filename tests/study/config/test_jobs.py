@@ -36,6 +36,7 @@ def test_the_schema_has_the_defaults_of_the_records(config, record):
     assert {name: theirs[name] for name in compared} == {name: ours[name] for name in compared}
 
 
+@pytest.mark.slow
 def test_each_workload_of_a_sweep_brings_its_own_batch_sizes():
     workloads = ["mlp_digits", "resnet_cifar", "simple_cnn_fashion_mnist"]
     found = parse_jobs([f"workload={','.join(workloads)}"])
@@ -347,6 +348,7 @@ def test_a_side_of_a_range_beside_choices_is_refused(words):
         parse_jobs(["batch_size=64", *words])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "times"),
     [

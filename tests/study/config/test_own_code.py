@@ -111,6 +111,7 @@ def test_a_model_of_one_layout_is_tried_in_that_layout(tmp_path, words, arithmet
     assert (job.study.arithmetic, job.alone) == (arithmetic, "")
 
 
+@pytest.mark.slow
 def test_asking_for_less_goes_on_with_what_was_asked_before(tmp_path, write_study):
     """What follows from a search, such as its reruns, follows from all of it."""
     asked = ["batch_size=64", f"results={tmp_path}"]

@@ -39,6 +39,7 @@ def test_what_looks_like_a_reference_is_text_unless_it_names_a_key(name, tmp_pat
         parse_jobs(["workload=images"], own_folder(tmp_path / name))
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(st.text("ab'\"\\$ {},()[]=#~:é/", max_size=8))
 @example("\\${")

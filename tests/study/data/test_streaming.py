@@ -67,6 +67,7 @@ def streamed(workload: Any, kind: str = "tensors", loaders: int = 1) -> Streamed
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "loaders", "images", "micro_batch"),
     # Each pair of kind, images and micro-batch once.

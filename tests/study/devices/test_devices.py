@@ -237,6 +237,7 @@ def test_batch_norm_over_a_batch_that_comes_in_parts_is_refused(make_study):
         preflight.check_parts(asked, nn.Sequential(nn.Linear(24, 5), GhostBatchNorm(5, group=4)), devices)
 
 
+@pytest.mark.slow
 def test_a_study_begun_with_lanes_is_not_gone_on_with_on_several_devices(tmp_path):
     small = ["batch_size=256", "engine.device=cpu", f"results={tmp_path}"]
     [job] = preflight.settle(parse_jobs(small))

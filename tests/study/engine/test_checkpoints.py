@@ -36,6 +36,7 @@ def test_a_trial_goes_on_from_any_checkpoint_to_the_same_bits(resumable, how, op
         assert desk.pace.made == STEPS - done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "optimizer"),
     partly(

@@ -291,6 +291,7 @@ def recordings(monkeypatch):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", partly(["linear_chain", "vmap"], 2))
 @pytest.mark.parametrize("trials", partly([1, 3, 20, 100], 2, 1))
 def test_measuring_records_few_heights(device, resumable, recordings, how, trials):
@@ -307,6 +308,7 @@ def measured(study: Study, seconds: Callable[[int], float], most: int, monkeypat
     return train.measure(study, WORKLOADS["vmap"], WORKLOADS["vmap"].data(DEVICE), most).lanes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "chosen"),
     partly(
@@ -352,6 +354,7 @@ def test_memory_halves_the_lanes_that_are_tried(device, resumable, monkeypatch):
         measured(study, lambda lanes: 1 / lanes, 48, monkeypatch)
 
 
+@pytest.mark.slow
 def test_forced_lanes_are_one_stack(device, resumable):
     how = "linear_chain"
     cost = train.measure(resumable(how), WORKLOADS[how], WORKLOADS[how].data(DEVICE), most=8, lanes=100)

@@ -55,6 +55,7 @@ class Odd(Blobs):
         return nn.Sequential(nn.Linear(self.features, self.hidden), nn.ReLU(), nn.Linear(self.hidden, 5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "workload", "batch_size"),
     partly(
@@ -361,6 +362,7 @@ def test_averages_double_what_an_evaluation_costs(question, monkeypatch):
     assert (both.validation, both.step) == (2 * one.validation, one.step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("forced", "lanes_at_once"), partly([(3, 3), (1, 1), (None, 4), (4, 4)], 2))
 def test_lanes_can_be_forced(question, forced, lanes_at_once):
     study = question("linear_chain")

@@ -321,6 +321,7 @@ def test_another_question_is_refused_and_the_same_is_read_anew(tree, make_study,
         import_released(tree, tree.parent / "own")
 
 
+@pytest.mark.slow
 def test_the_published_counts_come_back(tree):
     with COUNTS.open() as file:
         counts = [{k: int(v) if v.isdigit() else v for k, v in row.items()} for row in csv.DictReader(file)]

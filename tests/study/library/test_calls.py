@@ -152,6 +152,7 @@ def test_one_sweep_at_a_time():
         study.plan()
 
 
+@pytest.mark.slow
 def test_results_on_disk_are_read(swept):
     folder, own = swept[0]["results"], swept[1]
     assert study.results(folder).steps.equals(own.steps)

@@ -28,6 +28,7 @@ def points(folder, optimizer, size):
     return sorted((folder / f"studies/mlp_digits/{optimizer}/{size}/noise").glob("*.json"))
 
 
+@pytest.mark.slow
 def test_the_tuned_runs_are_measured_reported_and_read_again(swept, says, monkeypatch):
     said = says("noise", swept, *FEW)
     assert "mlp_digits with adam at batch size 64: 3 points of trial" in said

@@ -36,6 +36,7 @@ def test_they_have_time_while_they_finish_events(tmp_path, monkeypatch, patience
             observer.report(Ended([tmp_path]))
 
 
+@pytest.mark.slow
 def test_a_tracker_that_hangs_holds_up_no_other(tmp_path, monkeypatch, capsys):
     """MLflow tries a server that does not answer again for four minutes."""
     monkeypatch.setenv("PYTHONPATH", str(Path(told.__file__).parents[2]), prepend=os.pathsep)

@@ -112,6 +112,7 @@ def test_patterns_that_match_nothing_are_refused(tmp_path, asked, said):
         whole_sweep.jobs_here(["batch_size=64", *asked, f"results={tmp_path / 'results'}"], None)
 
 
+@pytest.mark.slow
 def test_patterns_belong_to_the_question(tmp_path):
     def job(*patterns: str) -> Any:
         return parse_jobs(["batch_size=64", f"results={tmp_path}", *patterns])[0]
@@ -126,6 +127,7 @@ def test_patterns_belong_to_the_question(tmp_path):
         store.check(tmp_path, [one.study])
 
 
+@pytest.mark.slow
 def test_a_sweep_refuses_faulty_groups_and_knows_changed_ones_again(tmp_path, monkeypatch):
     asked = ["batch_size=64", f"results={tmp_path / 'results'}"]
     monkeypatch.setattr(FullyConnected, "groups", lambda self, model: {"body": 0.1}, raising=False)

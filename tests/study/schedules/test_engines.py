@@ -73,6 +73,7 @@ def test_a_lane_equals_the_plain_engine(growing, optimizer, schedule, how):
     assert all(curve.steps[-1] == study.train_steps for curve in alone.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "optimizer"), partly([("linear_chain", "momentum"), ("vmap", "adam")], 2))
 def test_neighbours_lane_counts_and_refills_change_no_bit(growing, how, optimizer):
     study = growing(how, optimizer, stopping="goal", goal=Goal("val/loss", 1.3))

@@ -49,10 +49,12 @@ def test_schedules_are_counted_in_steps_and_examples_beside_s_of_b(swept):
     assert held["provenance"][0]["engine"] == "lanes"
 
 
+@pytest.mark.slow
 def test_the_same_sweep_finds_everything_done(swept, says):
     assert "sgd+doubling from batch size 16" in says(*SWEEP, f"results={swept}")
 
 
+@pytest.mark.slow
 def test_a_sweep_of_schedules_alone_has_a_report(tmp_path, says):
     words = [word.replace("constant,doubling", "ramp") for word in SWEEP]
     said = says(*words, f"results={tmp_path}")
@@ -120,6 +122,7 @@ def test_verified_with_fresh_seeds_and_gone_on_with(swept, says, tmp_path):
     assert "what it will cost" not in says("verify", swept, "--seeds", 3)
 
 
+@pytest.mark.slow
 def test_nothing_to_verify_is_refused(swept_once, says):
     plain = swept_once(*[word.replace("constant,doubling", "constant") for word in SWEEP])
     assert "has no curve with a batch-size schedule" in says("verify", plain, status=2)

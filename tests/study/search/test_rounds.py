@@ -128,6 +128,7 @@ def refined(make_study):
         yield studies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", partly([BEYOND, {"pool": False}], 2))
 @settings(max_examples=2, phases=[Phase.generate])
 @given(

@@ -75,6 +75,7 @@ with claimed(Path(sys.argv[1])):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", partly([True, False], 2))
 def test_a_claim_ends_with_its_process(tmp_path, killed):
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]

@@ -272,6 +272,7 @@ GATHERED = Meeting("writer", THE_END, THE_END, THE_END)
 SIDE_BY_SIDE = Meeting("writer", Leg("write_table", 1, False), THE_END, Leg("write_table", 1, False))
 
 
+@pytest.mark.slow
 @settings(max_examples=2)
 @given(meetings=MEETINGS, shards=SHARDS)
 @example(meetings=[Meeting("writer", Leg("replace", 1, False), THE_END, THE_END)], shards=1)  # two that begin at once

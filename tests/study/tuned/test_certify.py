@@ -50,6 +50,7 @@ def test_fresh_seeds_are_trained_tested_and_extended(swept, says):
     assert table["seeds"].tolist() == [5]
 
 
+@pytest.mark.slow
 def test_by_default_up_to_the_tuned_steps(swept, says):
     said = json.loads(says("certify", swept, "--batch-size", 256, "--seeds", 2, "--json"))
     steps = pd.read_csv(swept / "tables/rerun_steps.csv")

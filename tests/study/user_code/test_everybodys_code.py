@@ -120,6 +120,7 @@ def test_user_code_trains_as_in_a_plain_loop(make_study, request, kind, engine, 
             np.testing.assert_allclose(curve.errors[f"val/{name}"], values, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loaders", "micro_batch"), partly([(2, 5), (2, None), (0, 5)], 3))
 def test_a_random_getitem_depends_on_order_seed_step_and_index_alone(make_study, loaders, micro_batch):
     """With any number of loaders and micro-batches, as a plain loop that seeds before each example."""

@@ -109,6 +109,7 @@ def test_averaged_weights_are_judged_with_the_current_running_averages(asked):
     assert_near(found, trained(replace(study, arithmetic="plain"), Desk([fixed_trial(study)]), (4,), workload), 1e-4)
 
 
+@pytest.mark.slow
 def test_killed_lanes_continue_with_their_running_averages(asked):
     study, workload = asked("vmap"), NETWORKS["pre-activation ghost"]
     expected, finished, kept, kills = trained(study, desk(study), (4,), workload), {}, {}, 0

@@ -99,6 +99,7 @@ def test_curves_are_those_of_the_cpu(device, asked, monkeypatch, name, how, shar
     desks.assert_near(curves(study, True), expected, tolerance=1e-4, metrics="")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", partly(CASES, 2, 1))
 def test_a_device_has_work_while_the_host_waits(device, asked, told, name):
     """Unless another evaluation is due, or a trial has made its last step."""
@@ -108,6 +109,7 @@ def test_a_device_has_work_while_the_host_waits(device, asked, told, name):
     assert idle(told) <= 0.4 * told.count("wait")
 
 
+@pytest.mark.slow
 def test_little_is_trained_in_vain(device, asked, told):
     study = asked("goal")
     curves(study, False)

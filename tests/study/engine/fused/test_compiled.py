@@ -108,6 +108,7 @@ def test_curves_of_the_traced_update_are_those_of_the_update_as_it_is(question, 
     assert_same_bits(trained(study, workload, True), trained(study, workload, False))
 
 
+@pytest.mark.slow
 def test_each_size_of_a_growing_batch_is_compiled_once(question, traced_alone):
     workload = WORKLOADS["linear_chain"]
     grows = BatchSchedule("listed", switches=(18, 42), sizes=(8, 16))

@@ -108,6 +108,7 @@ class Asking(Blobs):
         return super().loss(outputs, targets, label_smoothing) * torch.tensor([0.5], device=outputs.device)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_recorded_says_so_and_can_be_launched_one_by_one(device, question, monkeypatch):
     study = question("linear_chain", steps=6)
     with pytest.raises(cuda_graph.CannotRecord, match="aten::_to_copy: operation not permitted"):

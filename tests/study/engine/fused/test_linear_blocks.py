@@ -60,6 +60,7 @@ def test_blocks_of_steps_are_steps(question, optimizer, decay):
     assert losses[-1] < 0.95 * losses[0]  # something was learned that could have gone wrong
 
 
+@pytest.mark.slow
 def test_lanes_in_other_places_of_their_blocks_change_no_bit(question):
     study = question(stopping="goal", goal=Goal("val/loss", 0.9))
     heights = list(lane_count.admitted(study, WORKLOAD, DATA, most=8))
@@ -71,6 +72,7 @@ def test_lanes_in_other_places_of_their_blocks_change_no_bit(question):
             assert_same_bits(trained(study, desk(study, order), chosen), alone)
 
 
+@pytest.mark.slow
 def test_a_trial_goes_on_from_the_beginning_of_the_block_it_was_interrupted_in(question):
     study = question()
     undisturbed = trained(study, desk(study, [2]))[2]

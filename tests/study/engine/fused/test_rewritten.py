@@ -36,6 +36,7 @@ def test_small_products_are_written_out(function: Callable[..., Tensor], terms: 
     torch.testing.assert_close(graph(first, second), function(first, second))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["linear_chain", "vmap"])
 def test_lanes_train_as_they_are(question, monkeypatch, how):
     """Where every product of few terms is written out."""

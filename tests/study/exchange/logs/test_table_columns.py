@@ -31,6 +31,7 @@ def tables(studies):
     return estimated(studies).steps, trials.trials(studies), export.trials(studies[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", seldom(partly(GIVEN, 6)))
 def test_a_column_of_a_log_leaves_the_columns_of_the_tables_alone(tmp_path, name):
     (tmp_path / "plain").mkdir()
