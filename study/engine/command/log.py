@@ -7,6 +7,7 @@ lines. The first character tells which: `{` begins JSON.
 import csv
 import json
 import math
+import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +20,8 @@ STEP = "step"
 SPLITS = ("train/", "val/", "test/")
 EMPTY = ("", "none", "null", "na", "n/a", "-", "<na>")
 """Texts, in lower case, for a metric that was not measured."""
+COMPARED = 4096
+"""Bytes before the new lines of a file that are compared with what was read."""
 
 
 class MetricLog:
@@ -36,7 +39,8 @@ class MetricLog:
         self.path, self.metric = path, metric
         self.rows: dict[int, dict[str, float]] = {}
         self.columns: dict[str, None] = {}
-        self._offset = self._number = 0
+        self._number = 0
+        self._read = b""
         self._header: list[str] | None = None
         self._is_json: bool | None = None
 
@@ -63,20 +67,39 @@ class MetricLog:
         """Read the lines that are new. A last line without its line break is waited for, unless the script has `ended`.
 
         Raises:
-            Failed: a line cannot be read, has no step, or has something else than a number as the goal's metric.
+            Failed: a line cannot be read, has no step, or has something else than a number as the goal's metric; or the
+                file lost lines that were read.
         """
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                content = file.read()
-        except FileNotFoundError:
-            return
+        content = self._new()
         whole = content if ended else content[: content.rfind(b"\n") + 1]
-        self._offset += len(whole)
+        self._read += whole
         for line in whole.decode(errors="replace").removesuffix("\n").split("\n") if whole else ():
             self._number += 1
             if line.strip():
                 self._add(line)
+
+    def _new(self) -> bytes:
+        """The content behind what was read. A file that is shorter is waited for: a script may write all lines again.
+
+        Raises:
+            Failed: other lines stand in place of those that were read.
+        """
+        known = len(self._read)
+        try:
+            with self.path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                start = max(0, known - COMPARED) if size >= known else 0
+                file.seek(start)
+                content = file.read()
+        except FileNotFoundError:
+            return b""
+        held = self._read[start : start + len(content)]
+        if content[: len(held)] != held:
+            raise Failed(
+                f"{self.path} must only grow, but lines that it had were overwritten; let the script append to it, as "
+                'open(PATH, "a") does in Python.'
+            )
+        return content[known - start :]
 
     def _add(self, line: str) -> None:
         if (values := self._parsed(line)) is None:

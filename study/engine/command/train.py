@@ -91,6 +91,7 @@ class _Run:
     def curve(self, proposals: Proposals) -> Curve:
         """Run the command until its metrics end the trial, or it ends."""
         start = time.perf_counter()
+        self.log.read()  # the lines of an interrupted trial, before the script can overwrite them
         with Process(self.words, self.folder / OUTPUT, self.environment) as process:
             while True:
                 status = process.poll()  # first: what it wrote before it ended is read

@@ -84,3 +84,35 @@ def test_a_carriage_return_before_a_line_is_no_part_of_it(tmp_path):
     log = MetricLog(tmp_path / "metrics", "val/loss")
     log.read()
     assert log.rows == {5: {"val/loss": 0.5}}
+
+
+HEADER = "step,val/loss\n"
+OVERWRITTEN = {
+    "the latest line alone, as long": [f"{HEADER}5,0.9\n", f"{HEADER}6,0.8\n"],
+    "the latest line alone, longer": [f"{HEADER}5,0.9\n", f"{HEADER}10,0.8\n"],
+    "from a checkpoint on, shorter": [f"{HEADER}5,0.9\n10,0.8\n15,0.7\n", f"{HEADER}15,0.7\n"],
+    "JSON": ['{"step": 5, "val/loss": 0.9}\n', '{"step": 10, "val/loss": 0.9}\n'],
+    "behind a long beginning": [HEADER + "5,0.9\n" * 2000, HEADER + "5,0.9\n" * 1999 + "6,0.9\n7,0.9\n"],
+}
+
+
+@pytest.mark.parametrize("kind", OVERWRITTEN)
+def test_a_file_that_loses_lines_is_refused(tmp_path, kind):
+    log = MetricLog(tmp_path / "metrics", "val/loss")
+    before, after = OVERWRITTEN[kind]
+    (tmp_path / "metrics").write_text(before)
+    log.read()
+    (tmp_path / "metrics").write_text(after)
+    with pytest.raises(Failed, match=r"metrics must only grow, .* were overwritten; let the script append to it"):
+        log.read()
+
+
+def test_a_script_may_write_all_lines_again(tmp_path):
+    """As `DataFrame.to_csv` of the history at each evaluation does. In between, the file is empty or short."""
+    log = MetricLog(tmp_path / "metrics", "val/loss")
+    for text in (f"{HEADER}5,0.9\n10,0.8\n", "", HEADER, f"{HEADER}5,0.9\n10,0.8\n15,0."):
+        (tmp_path / "metrics").write_text(text)
+        log.read()
+    (tmp_path / "metrics").write_text(f"{HEADER}5,0.9\n10,0.8\n15,0.7\n")
+    log.read()
+    assert log.rows == {5: {"val/loss": 0.9}, 10: {"val/loss": 0.8}, 15: {"val/loss": 0.7}}
