@@ -19,8 +19,11 @@ COMPACTED = "curves.parquet"
 
 def begun(folder: Path) -> bool:
     """Whether a search has a finished trial, or one that a later run may continue."""
-    files = (COMPACTED, "trials/*.parquet", "checkpoints/*.pt", "commands/*/folder/*")
-    return any(True for each in files for _ in folder.glob(each))
+    files = (COMPACTED, "trials/*.parquet", "checkpoints/*.pt")
+    commands = (each for each in folder.glob("commands/*") if (each / "trial.json").exists())  # else it begins again
+    return any(True for each in files for _ in folder.glob(each)) or any(
+        True for each in commands for _ in each.glob("folder/*")
+    )
 
 
 def load(folder: Path) -> list[Curve]:

@@ -91,11 +91,11 @@ class _Run:
     def curve(self, proposals: Proposals) -> Curve:
         """Run the command until its metrics end the trial, or it ends."""
         start = time.perf_counter()
-        self.log.read()  # the lines of an interrupted trial, before the script can overwrite them
+        self._read()  # the lines of an interrupted trial, before the script can overwrite them
         with Process(self.words, self.folder / OUTPUT, self.environment) as process:
             while True:
                 status = process.poll()  # first: what it wrote before it ended is read
-                self.log.read(ended=status == 0)
+                self._read(ended=status == 0)
                 ended_by = self._ended_by(proposals.step_limit(self.trial.index))
                 if ended_by or status is not None:
                     break
@@ -107,6 +107,17 @@ class _Run:
         assert status is not None
         ended = {"status": status, "stopped": ended_by or "", "output": output}
         return self._curve(ended, time.perf_counter() - start)
+
+    def _read(self, ended: bool = False) -> None:
+        try:
+            self.log.read(ended)
+        except Failed:
+            self._forget()
+            raise
+
+    def _forget(self) -> None:
+        """Let the trial begin again in an empty folder: a script that is mended cannot go on from these metrics."""
+        (self.folder / TRIAL).unlink()
 
     def _ended_by(self, limit: int) -> str | None:
         """Why the metrics so far end the trial: `diverged`, `goal`, or `limit` if it has fallen behind or passed its
@@ -131,19 +142,20 @@ class _Run:
         Raises:
             Failed: the command failed, ended before its budget, or did not report the goal's metric.
         """
-        log, bad = self.log, self.log.first_bad_step
+        log, bad, error = self.log, self.log.first_bad_step, None
         if not ended["stopped"]:
             if ended["status"] and self.workload.failed != INFEASIBLE:
                 raise Failed(self._failure(ended))
             if ended["status"]:
                 bad = log.last_step + 1
             elif not log.rows:
-                raise Failed(self._no_metrics())
+                error = Failed(self._no_metrics())
             elif not log.would_end(self.study.train_steps):
-                raise Failed(self._too_short())
+                error = Failed(self._too_short())
             else:
                 log.rows.setdefault(self.study.train_steps, {})  # it made them all, and measured nothing there
-        if bad is None and (error := log.missing()):
+        if error := error or (log.missing() if bad is None else None):
+            self._forget()
             raise error
         crossing = self._crossing() if ended["stopped"] == "goal" else None
         bad = None if crossing else bad

@@ -15,6 +15,7 @@ from study.engine.command import process
 from study.engine.command.train import Place, train
 from study.errors import Failed
 from study.records import COMMAND
+from study.store.curves import begun
 from workloads.command import Command
 
 SCRIPT = Path(__file__).with_name("script.py")
@@ -149,3 +150,28 @@ def test_a_trial_that_was_interrupted_begins_again_or_goes_on(make_study, tmp_pa
     curve, _ = run(make_study, tmp_path, lines, extra=extra, rate=rate)
     assert curve.steps.tolist() == steps
     assert curve.errors["val/loss"][-1] == 0.5
+
+
+USELESS = {
+    "a line that cannot be read": "step,val/loss\n10,12 %\n",
+    "too few steps": "step,val/loss\n10,0.9\n20,0.5\n",
+    "no line": "",
+    "no goal": '{"step": 40, "val/error": 1}\n',
+}
+
+
+@pytest.mark.parametrize("lines", USELESS.values(), ids=USELESS)
+def test_a_script_whose_metrics_are_mended_begins_again(make_study, tmp_path, lines):
+    """Also one with checkpoints: those of before left these metrics, which no later line can mend."""
+    folder = tmp_path / "commands" / "000000" / "folder"
+    with pytest.raises(Failed):
+        run(make_study, tmp_path, "step,val/loss\n10,0.9\n", "crash", extra=["{folder}"])
+    (folder / "checkpoint").touch()
+    assert begun(tmp_path)
+    with pytest.raises(Failed):
+        run(make_study, tmp_path, lines, extra=["{folder}"])
+    (folder / "checkpoint").touch()
+    assert not begun(tmp_path)
+    curve, _ = run(make_study, tmp_path, "step,val/loss\n20,0.7\n40,0.5\n", extra=["{folder}"])
+    assert curve.steps.tolist() == [20, 40]
+    assert not (folder / "checkpoint").exists()
