@@ -151,7 +151,7 @@ def _unfinished(studies: Sequence[StudyData]) -> _Change | None:
 def _infeasible(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None:
     """Mend the command, or lower the learning rates, where no trial was feasible or most commands failed. Both need
     another folder: infeasible trials stay on file."""
-    mine = infeasible.hindered(studies, steps)
+    mine = _without_others(infeasible.hindered(studies, steps), studies)
     if not mine:
         return None
     sizes, optimizers = sorted({each.batch_size for each in mine}), sorted({each.optimizer for each in mine})
@@ -159,12 +159,25 @@ def _infeasible(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | 
     some = {"batch_size": ",".join(map(str, sizes))} if len(sizes) < steps["batch_size"].nunique() else {}
     if len(optimizers) < steps["optimizer"].nunique():
         some["optimizer"] = ",".join(optimizers)
+        why += f" with {listed(optimizers)}"
     unknown = dict.fromkeys((study.key for study in mine), np.nan)  # such trials end early: they show no cost
     if infeasible.failed(mine):
         some["results"] = _folder(mine, "mended")
         return _Change(f"mend the command, {why}, and sweep again", some, unknown)
     overrides = infeasible.lower(mine) | some | {"results": _folder(mine, "lower")}
     return _Change(f"search lower learning rates, {why}", overrides, unknown)
+
+
+def _without_others(mine: Sequence[StudyData], studies: Sequence[StudyData]) -> Sequence[StudyData]:
+    """The largest part of `mine` that one command trains without other studies: all, or those of one optimizer. Ranges
+    of learning rates differ between optimizers, too."""
+    keys, ranges = {study.key for study in mine}, [study.searched.get("learning_rate") for study in mine]
+    optimizers, sizes = {study.optimizer for study in mine}, {study.batch_size for study in mine}
+    others = (study for study in studies if study.optimizer in optimizers and study.batch_size in sizes)
+    if ranges == ranges[:1] * len(mine) and all(study.key in keys for study in others):
+        return mine
+    parts = [[study for study in mine if study.optimizer == optimizer] for optimizer in sorted(optimizers)]
+    return max(parts, key=len)
 
 
 def _missed(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None:

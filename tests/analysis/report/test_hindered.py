@@ -92,3 +92,28 @@ def test_no_larger_budget_is_advised(tmp_path, make_study, make_curve, write_stu
     assert (sorted(found.command.split()), found.cost) == (sorted(words), "")
     assert [said for said in data.warnings if note in said]
     assert any("raise the budget" in said for said in data.warnings) == (None in ends.values())
+
+
+RANGES = {
+    "one optimizer fails at one batch size, one at both": {("momentum", 8): 1e-2, ("sgd", 8): 1e-2, ("sgd", 64): 1e-2},
+    "other learning rates": {("nesterov", 8): 1e-4, ("sgd", 8): 1e-2, ("sgd", 64): 1e-2},
+}
+
+
+@pytest.mark.parametrize("lows", RANGES.values(), ids=RANGES)
+def test_lower_learning_rates_are_for_the_optimizer_that_diverged(tmp_path, make_study, make_curve, write_study, lows):
+    """Not for others that share the command: they would be trained again, below all rates that serve them."""
+    for optimizer, size in {**lows, ("momentum", 64): 0}:
+        low = lows.get((optimizer, size))
+        space = {"learning_rate": {"low": low or 1e-2, "high": 100 * (low or 1e-2), "scale": "log"}}
+        space |= {} if optimizer == "sgd" else {"momentum": {"choices": [0.9]}}
+        study = make_study(space, optimizer=optimizer, batch_size=size, max_launches=4)
+        write_study(tmp_path, study, [make_curve(study, index, bad=1 if low else None) for index in range(4)])
+    studies = list(load(tmp_path))
+    for study in studies:
+        study.provenance[-1]["command"] = "python -m study sweep"
+    data = build.read([tmp_path])
+    found = next_step(studies, *(data.tables[name] for name in ("steps_to_result", "scaling", "cost")))
+    why = "all 8 trials diverged at batch sizes 8 and 64 with sgd"
+    assert found.advice == f"search lower learning rates, because {why}"
+    assert {*found.command.split()} >= {*LOWER.split(), "optimizer=sgd"}
