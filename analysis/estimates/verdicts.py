@@ -42,6 +42,8 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer", 
             if pair["shown"].any():
                 parts = [*_ranges(pair)], [*_single(pair), *_configurations(pair), *_searches(pair)]
                 found += [f"{subject}: {'; '.join(part)}." for part in parts if part]
+            elif (alone := _alone(pair)) is not None:
+                found.append(f"{subject}: {alone}.")
             elif pair["ratio"].notna().any():  # else nothing can be compared: one has no known steps
                 tied.append(pair)
         if tied:
@@ -50,6 +52,19 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer", 
         mine = limits[(limits[[FIXED[by], *GOAL]] == [held, metric, threshold]).all(axis=1)]
         found += [f"{subject}: {words}" for words in _critical(names, mine, by)]
     return found
+
+
+def _alone(pair: pd.DataFrame) -> str | None:
+    """The sentence about two searches, one with known steps and one without: they are not tied. None if both
+    have, or neither, or if there are fresh seeds."""
+    ratios = pair["ratio"].dropna()
+    if ratios.empty or (pair["kind"] != SEARCHES).any():
+        return None
+    for ahead, behind, missed in (("a", "b", np.isinf(ratios)), ("b", "a", ratios == 0)):
+        if missed.all():
+            names = f"{pair[ahead].iloc[0]} and {pair[behind].iloc[0]}"
+            return f"{names} have no ratio, as only {pair[ahead].iloc[0]} has known steps to the goal"
+    return None
 
 
 def _ranges(pair: pd.DataFrame) -> Iterator[str]:

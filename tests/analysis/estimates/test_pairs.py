@@ -215,6 +215,15 @@ def test_searches_without_known_steps_are_not_said_to_be_tied():
     assert verdicts.sentences(missed.assign(ratio=NAN, low=0.0, high=np.inf), limits) == []
 
 
+@pytest.mark.parametrize(
+    ("ratio", "ahead", "behind"), [(np.inf, "adam", "sgd"), (0.0, "sgd", "adam")], ids=["the second", "the first"]
+)
+def test_a_search_that_never_reached_the_goal_is_not_tied(ratio, ahead, behind):
+    searches, limits = compared({"adam": {}, "sgd": {}}, dict.fromkeys(KNOWN, (NAN, NAN, NAN, "=")))
+    [said] = verdicts.sentences(searches.assign(ratio=ratio, low=NAN, high=NAN, shown=False), limits)
+    assert said.endswith(f": {ahead} and {behind} have no ratio, as only {ahead} has known steps to the goal.")
+
+
 def test_imported_searches_are_not_told_to_train():
     tied = compared({"adam": {}, "sgd": {}}, KNOWN)
     said = {cure: " ".join(verdicts.sentences(*tied, cure=cure)) for cure in (True, False)}
