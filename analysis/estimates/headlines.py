@@ -1,5 +1,7 @@
 """The findings on each curve as sentences, the critical batch size first: it is the best known of the limits."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 
@@ -51,7 +53,7 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame, base: float = 0.0) -> l
             found.append(f"{subject}: {_only(curve, reached)}.")
             continue
         mine = limits[(limits[CURVE] == list(key)).all(axis=1)].set_index("definition")
-        found += [f"{subject}: {_limits(mine, reached, base)}", f"{subject}: {_measured(curve, reached)}"]
+        found += [f"{subject}: {_limits(mine, curve, reached, base)}", f"{subject}: {_measured(curve, reached)}"]
     return found
 
 
@@ -64,13 +66,27 @@ def _only(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
     return f"reached at batch size {size:,} alone, in {number(steps)} steps"
 
 
-def _limits(limits: pd.DataFrame, reached: pd.DataFrame, base: float) -> str:
-    first, last = int(reached["batch_size"].iloc[0]), int(reached["batch_size"].iloc[-1])
+def _limits(limits: pd.DataFrame, curve: pd.DataFrame, reached: pd.DataFrame, base: float) -> str:
+    first, last = int(reached["batch_size"].iloc[0]), _last(curve, reached)
     if limits["estimate"].isna().all():
         return "limits of scaling need three batch sizes with known steps."
     return " ".join(
-        [_critical(limits, reached), _perfect(limits, reached["batch_size"], base), _useful(limits, first, last)]
+        [_critical(limits, reached), _perfect(limits, reached["batch_size"], base, last), _useful(limits, first, last)]
     ).strip()
+
+
+class _Last(NamedTuple):
+    """The largest batch size of the points; `words` say what distinguishes it, empty if it is the largest of all."""
+
+    size: int
+    words: str
+
+
+def _last(curve: pd.DataFrame, reached: pd.DataFrame) -> _Last:
+    size = int(reached["batch_size"].iloc[-1])
+    beyond = [steps for larger, steps in tuned.points(curve).items() if larger > size]
+    known = " with known steps" if np.isnan(beyond).any() else " that reached the goal"
+    return _Last(size, known if beyond else "")
 
 
 def _critical(limits: pd.DataFrame, reached: pd.DataFrame) -> str:
@@ -116,7 +132,7 @@ def _interval(row: pd.Series) -> str:
     return f" (95%: below {_size(high)})" if low <= 0 else f" (95%: {_size(low)} to {_size(high)})"
 
 
-def _perfect(limits: pd.DataFrame, sizes: pd.Series, base: float) -> str:
+def _perfect(limits: pd.DataFrame, sizes: pd.Series, base: float, last: _Last) -> str:
     """How far steps fall in proportion; a limit up to ROOT times the base shows that they do not do so there."""
     row = limits.loc["perfect_scaling_limit"]
     if pd.isna(row["estimate"]):  # no batch size from the base on reached the goal
@@ -133,19 +149,20 @@ def _perfect(limits: pd.DataFrame, sizes: pd.Series, base: float) -> str:
             f"{_size(row['estimate'])} take over {more}{_interval(row)}."
         )
     upto = (
-        f"the largest batch size, {sizes.iloc[-1]:,}"
+        f"the largest batch size{last.words}, {last.size:,}"
         if row["estimate_bound"] == ">"
         else f"about {_size(row['estimate'])}"
     )
     return f"Steps fall in proportion to batch size (perfect scaling, within 20%) up to {upto}{_interval(row)}."
 
 
-def _useful(limits: pd.DataFrame, first: int, last: int) -> str:
+def _useful(limits: pd.DataFrame, first: int, last: _Last) -> str:
     row = limits.loc["maximum_useful_batch_size"]
     if row["estimate_bound"] == ">":
         low = row["estimate_low"]
-        known = f"; the maximum useful batch size is above {_size(low)} (95%)" if 0 < low < last else ""
-        return f"Steps still fall at the largest batch size that reached the goal, {last:,}{known}."
+        known = f"; the maximum useful batch size is above {_size(low)} (95%)" if 0 < low < last.size else ""
+        words = last.words or " that reached the goal"
+        return f"Steps still fall at the largest batch size{words}, {last.size:,}{known}."
     if row["estimate_bound"] == "<":
         return f"No batch size saves more than 5% of the steps of {first:,}{_interval(row)}."
     return f"Batch sizes above {_size(row['estimate'])} save at most 5% more{_interval(row)}."

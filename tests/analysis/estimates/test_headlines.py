@@ -4,6 +4,7 @@ import pytest
 from helpers.estimated import estimated
 
 from analysis.estimates import headlines
+from study.settings import Evaluation
 
 FLAT = {1: 600, 2: 590, 4: 580}
 BENT = {1: 1600, 4: 420, 16: 130, 64: 60, 256: 42, 1024: 40}
@@ -26,6 +27,7 @@ def said(studies, base=None):
         (BENT, None, ["Batch sizes above ", " save at most 5% more (95%: above 206)", "scatter about the curve"]),
         ({1: 1600, 2: 800, 4: 400}, None, ["critical batch size at least 4", "up to the largest batch size, 4"]),
         ({1: 1600, 2: 800, 4: 400}, None, ["Steps still fall at the largest batch size that reached the goal, 4."]),
+        ({1: 1600, 2: 800, 4: 400, 8: None}, None, ["up to the largest batch size that reached the goal, 4"]),
         (FLAT, None, ["Steps do not fall in proportion to batch size anywhere from 1 on."]),
         (FLAT, None, ["No batch size saves more than 5% of the steps of 1."]),
         (FLAT | {1: None, 8: 570}, None, ["anywhere from 2 on."]),
@@ -39,6 +41,13 @@ def said(studies, base=None):
 def test_what_is_said_of_searches(results, ends, base, words):
     text = " ".join(said(results({size: [end] * 4 for size, end in ends.items()}), base))
     assert [each for each in words if each not in text] == [], text
+
+
+def test_a_batch_size_that_met_the_goal_at_once_is_not_said_to_have_missed_it(results):
+    ends = {1: [1600] * 4, 2: [800] * 4, 4: [400] * 4, 8: [40] * 4}
+    text = " ".join(said(results(ends, evaluation=Evaluation(0.02))))
+    assert "within 20%) up to the largest batch size with known steps, 4" in text
+    assert "Steps still fall at the largest batch size with known steps, 4" in text
 
 
 def test_the_critical_batch_size_comes_first(results):
