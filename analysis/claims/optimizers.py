@@ -60,7 +60,7 @@ def _compared(evidence: Evidence, curve: Curve, sgd: Curve) -> Iterator[tuple[st
         )
         for each in (curve, sgd)
     )
-    for found in pairs.statements(of_curve._replace(critical=np.nan), of_sgd):
+    for found in pairs.statements(of_curve._replace(critical=np.nan, smaller_up_to=np.inf), of_sgd):
         if found.kind in (pairs.UP_TO, pairs.BEYOND):
             there = {*of_curve.seeds} & {*of_sgd.seeds}
             sizes = [size for size in there if found.smallest_batch_size <= size <= found.largest_batch_size]

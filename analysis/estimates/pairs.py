@@ -34,12 +34,15 @@ class Measured(NamedTuple):
             steps are only an upper bound.
         residual_sd, free: scatter about the constrained curve and its degrees of freedom; NaN if unknown.
         critical: the critical batch size by McCandlish et al.; NaN unless it is inside the measured range.
+        smaller_up_to: the largest critical batch size of another curve that is the smaller of the two: the
+            bound of its own if that lies beyond the measured range; 0 if that lies below it; else infinite.
     """
 
     seeds: Mapping[int, pd.Series]
     residual_sd: float
     free: int
     critical: float
+    smaller_up_to: float = np.inf
 
 
 class Statement(NamedTuple):
@@ -115,7 +118,7 @@ def measured(names: Mapping[str, object], steps: pd.DataFrame, limits: pd.DataFr
     curve, mine, again = (
         frame[(frame[list(names)] == list(names.values())).all(axis=1)] for frame in (steps, limits, runs)
     )
-    critical = mine[(mine["definition"] == "critical_batch_size_mccandlish") & (mine["estimate_bound"] == "=")]
+    [bound, critical] = _critical(mine)
     by_seeds = len(curve) and (curve["read_from"] == tuned.SEEDS).all()
     bounds = [size for size, steps in tuned.points(curve).items() if np.isnan(steps)] if len(curve) else []
     return Measured(
@@ -125,8 +128,15 @@ def measured(names: Mapping[str, object], steps: pd.DataFrame, limits: pd.DataFr
         },
         float(curve["residual_sd"].iloc[0]) if by_seeds else np.nan,
         int(curve["curve_steps"].notna().sum()) - tuned.SPENT,
-        float(critical["estimate"].iloc[0]) if len(critical) else np.nan,
+        critical if bound == "=" else np.nan,
+        {"<": 0.0, ">": critical}.get(bound, np.inf),
     )
+
+
+def _critical(limits: pd.DataFrame) -> tuple[str, float]:
+    """(bound, value) of the critical batch size by McCandlish et al. of one curve; ("=", NaN) if it is unknown."""
+    known = limits[limits["definition"] == "critical_batch_size_mccandlish"].dropna(subset="estimate")
+    return (known["estimate_bound"].iloc[0], float(known["estimate"].iloc[0])) if len(known) else ("=", np.nan)
 
 
 def _of_searches(pair: pd.DataFrame) -> list[Statement]:
@@ -146,6 +156,7 @@ def statements(a: Measured, b: Measured, confidence: float = 0.95) -> list[State
     paired = {size: _paired(a.seeds[size], b.seeds[size]) for size in sorted({*a.seeds} & {*b.seeds})}
     paired = {size: d for size, d in paired.items() if len(d)}
     critical = np.fmin(a.critical, b.critical)
+    critical = critical if critical <= min(a.smaller_up_to, b.smaller_up_to) else np.nan
     ranges = {ALL: list(paired), UP_TO: [size for size in paired if size <= critical]}
     ranges[BEYOND] = [size for size in paired if size > critical]
     found = [

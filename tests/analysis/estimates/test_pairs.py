@@ -126,6 +126,20 @@ def test_how_often_equal_curves_are_called_different():
     assert single < 0.05
 
 
+@pytest.mark.parametrize(
+    ("other", "split"),
+    [
+        ((1024.0, NAN, NAN, ">"), True),
+        ((16.0, NAN, NAN, ">"), False),  # which of the two is smaller is unknown
+        ((1.0, NAN, NAN, "<"), False),  # the smaller one is not inside the measured range
+        ((NAN, NAN, NAN, "="), True),
+    ],
+)
+def test_the_range_is_split_only_where_the_smaller_critical_batch_size_is_known(other, split):
+    table, _ = compared({"adam": FLAT, "sgd": SLOWER}, {"adam": other, "sgd": (30.0, 20.0, 45.0, "=")})
+    assert (table["kind"] == UP_TO).any() == (table["kind"] == BEYOND).any() == split
+
+
 METRIC = {"goal_metric": "val/loss", "goal_threshold": 0.1}
 
 
