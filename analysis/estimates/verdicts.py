@@ -72,7 +72,18 @@ def _ranges(pair: pd.DataFrame) -> Iterator[str]:
         for row in pair[pair["kind"] == kind].itertuples():
             sizes = f"{row.smallest_batch_size:,} to {row.largest_batch_size:,}"
             where = f"over batch sizes {sizes}" if kind == ALL else f"{kind}, over {sizes}"
-            yield _needs(row, where) if row.shown else f"{row.a} and {row.b} are tied {where} ({_visible([row])})"
+            if row.shown:
+                yield _needs(row, where)
+            elif _cross(pair, row.smallest_batch_size, row.largest_batch_size):
+                yield f"{row.a} needs fewer steps than {row.b} at some batch sizes and more at others {where}"
+            else:
+                yield f"{row.a} and {row.b} are tied {where} ({_visible([row])})"
+
+
+def _cross(pair: pd.DataFrame, first: int, last: int) -> bool:
+    """Whether each curve is shown to need fewer steps at a single batch size of this range: they do not tie there."""
+    rows = pair[(pair["kind"] == ONE) & pair["shown"] & pair["smallest_batch_size"].between(first, last)]
+    return bool((rows["low"] > 1).any() and (rows["high"] < 1).any())
 
 
 def _needs(row: pd.Series, where: str) -> str:

@@ -143,7 +143,7 @@ def test_the_range_is_split_only_where_the_smaller_critical_batch_size_is_known(
 METRIC = {"goal_metric": "val/loss", "goal_threshold": 0.1}
 
 
-def compared(fresh, critical):
+def compared(fresh, critical, known=(8,)):
     """The table of pairs and the limits of curves {optimizer: Measured}."""
     names = sorted(fresh)
     rows = [(a, b, 8, 1.0, 0.5, 2.0) for n, a in enumerate(names) for b in names[n + 1 :]]
@@ -159,8 +159,9 @@ def compared(fresh, critical):
     ]
     frames = searches, ends, pd.DataFrame(runs, columns=["optimizer", "batch_size", "rerun", "steps"])
     searches, ends, again = (frame.assign(workload="tiny", **METRIC) for frame in frames)
-    steps = pd.DataFrame({"optimizer": names, "workload": "tiny", **METRIC})
-    steps = steps.assign(residual_sd=0.05, curve_steps=1.0, read_from="fresh seeds", batch_size=8, tuned_steps=1.0)
+    steps = pd.DataFrame({"optimizer": np.repeat(names, len(known)), "workload": "tiny", **METRIC})
+    steps = steps.assign(residual_sd=0.05, curve_steps=1.0, read_from="fresh seeds", tuned_steps=1.0)
+    steps["batch_size"] = np.tile(known, len(names))
     return pairs.table(searches, steps, ends, again), ends
 
 
@@ -222,6 +223,18 @@ SLOWER = {size: [steps * (2.2 if size > 30 else 1) * (1 + 0.01 * size % 0.3) for
 def test_what_is_said(fresh, critical, expected):
     said = " ".join(verdicts.sentences(*compared(fresh, critical)))
     assert [words for words in expected if words not in said] == [], said
+
+
+def test_curves_that_cross_are_not_said_to_tie():
+    factors = dict(zip(SIZES, (3, 2, 1, 1, 1 / 2, 1 / 3), strict=True))
+    crossing = {size: [steps * factor for steps in FLAT[size]] for size, factor in factors.items()}
+    first, second, *_ = verdicts.sentences(*compared({"adam": crossing, "sgd": FLAT}, KNOWN, SIZES))
+    assert first.split("; ")[0].endswith(
+        ": adam needs fewer steps than sgd at some batch sizes and more at others over batch sizes 1 to 1,024"
+    )
+    assert "are tied up to the critical batch size, over 1 to 16" in first
+    assert "adam needs fewer steps than sgd at batch size 256 (2 times, " in second
+    assert "sgd needs fewer steps than adam at batch size 1 (3 times, " in second
 
 
 def test_searches_without_known_steps_are_not_said_to_be_tied():
