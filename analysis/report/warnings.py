@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.counting import Goal
-from analysis.estimates import tuned
+from analysis.estimates import convex, tuned
 from analysis.estimates.pairs import SEARCHES
 from analysis.intervals import PART
 from analysis.labels import batch_sizes, goal_text, listed, metric_text
@@ -318,12 +318,12 @@ def _uneven(answered: Answered) -> Iterator[Caution]:
 
 
 def _bases(steps: pd.DataFrame, base: float) -> Iterator[Caution]:
-    """The base of perfect scaling is not the cheapest in examples."""
+    """The base of perfect scaling is not the cheapest in examples; of fewer batch sizes than show a limit, nothing."""
     for (workload, optimizer, metric, threshold), curve in steps[steps["reached"]].groupby(CURVE):
         examples = curve["batch_size"] * list(tuned.points(curve).values())
         based = curve.assign(examples=examples)[curve["batch_size"] >= base].sort_values("batch_size")
         ratios = based["examples"].dropna() / examples.min()
-        if ratios.iloc[:1].gt(scaling.PERFECT_SCALING_TOLERANCE).any():
+        if len(examples.dropna()) >= convex.FEWEST and ratios.iloc[:1].gt(scaling.PERFECT_SCALING_TOLERANCE).any():
             size, ratio = based["batch_size"][ratios.index[0]], ratios.iloc[0]
             text = f"batch size {size:,}, the base of perfect scaling, took {ratio:.2g} times the examples of the best"
             text += " batch size, so the limit may be too large"

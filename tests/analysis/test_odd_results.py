@@ -155,6 +155,8 @@ def test_the_base_that_is_warned_of_is_the_one_that_was_asked_for(sweep):
     assert "batch size 8, the base of perfect scaling" in warned(None)[0]
     assert not warned(16)
     assert "batch size 32, the base of perfect scaling" in warned(32)[0]
+    few = sweep({8: [600] * 4, 16: [200] * 4}, name="two")  # two batch sizes show no limit that could be too large
+    assert not [text for text in read([few]).warnings if text.startswith("two") and "base of" in text]
     with pytest.raises(LoadError, match=r"--base-batch-size: batch size 48 was not measured; choose among 8, 16, 32\."):
         warned(48)
     with pytest.raises(LoadError, match="--normalise-at: batch size -7 was not measured"):
