@@ -180,11 +180,7 @@ def _measured(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
         f"{number(steps[sizes[0]])} at batch size {sizes[0]:,} to {number(steps[sizes[-1]])} at {sizes[-1]:,} "
         f"({fewer})."
     ]
-    said += (
-        _with_seeds(curve, reached)
-        if by_seeds
-        else [_without_seeds(len(reached), curve["stopping"].eq(RECORDED).all())]
-    )
+    said += _with_seeds(curve, reached) if by_seeds else [_without_seeds(reached, curve["stopping"].eq(RECORDED).all())]
     points = tuned.points(curve)
     if bounds := [size for size, found in points.items() if np.isnan(found)]:
         said.append(f"Left out: at {batch_sizes(bounds)} the goal was met at the first evaluation, perhaps earlier.")
@@ -196,12 +192,14 @@ def _measured(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
     return " ".join(said)
 
 
-def _without_seeds(batch_sizes: int, imported: bool) -> str:
+def _without_seeds(reached: pd.DataFrame, imported: bool) -> str:
     if imported:  # nothing can be trained again
-        alone = "Fewer than six batch sizes alone have no intervals." if batch_sizes < tuned.ENOUGH else FROM_SCATTER
+        alone = "Fewer than six batch sizes alone have no intervals." if len(reached) < tuned.ENOUGH else FROM_SCATTER
         return f"They include the luck of each search. {alone}"
-    lucky = f"They include the luck of each search; fresh seeds ({FRESH_SEEDS}) measure without it"
-    if batch_sizes < tuned.ENOUGH:
+    left = reached[reached["seeds"] == 0]["batch_size"]
+    too = f" at {batch_sizes(left)}, too," if len(left) < len(reached) else ""
+    lucky = f"They include the luck of each search; fresh seeds ({FRESH_SEEDS}){too} measure without it"
+    if len(reached) < tuned.ENOUGH:
         return f"{lucky}, and bring the intervals that fewer than six batch sizes alone do not have."
     return f"{lucky}. {FROM_SCATTER}"
 

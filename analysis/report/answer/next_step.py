@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.estimates import tuned
 from analysis.estimates.until import more, override, trainings, widest
-from analysis.labels import about, batch_sizes, counted, listed
+from analysis.labels import about, batch_sizes, counted, listed, optimizer_text
 from analysis.load import CURVE, STUDY, StudyData
 from analysis.question.until import WIDTH, Until
 from analysis.report.answer import infeasible
@@ -131,10 +131,13 @@ def _named(some: Sequence[StudyData], studies: Sequence[StudyData]) -> str:
 def _known(steps: pd.DataFrame) -> str:
     if not steps["reached"].any():
         return ""
-    width = _width(steps)
+    by_search = steps[steps["reached"] & (steps["read_from"] == tuned.SEARCH)]  # the points of these have no interval
+    names = dict.fromkeys(by_search["optimizer"])
+    width = _width(steps[~steps["optimizer"].isin(names)])
     if np.isinf(width):
         return "Steps have no interval yet"
-    return f"Steps are known within a factor of {width:.2f} to either side (95 %)"
+    others = f", except with {listed(optimizer_text(name) for name in names)}" if names else ""
+    return f"Steps are known within a factor of {width:.2f} to either side (95 %){others}"
 
 
 def _width(steps: pd.DataFrame) -> float:

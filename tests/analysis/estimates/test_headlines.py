@@ -85,6 +85,12 @@ def test_what_is_said_of_fresh_seeds(results):
     assert "Goal missed with fresh seeds: 1 of 3 at 4." in second
 
 
+def test_fresh_seeds_at_some_batch_sizes_alone_are_not_asked_for_again(results):
+    branch = results({size: [end] * 4 for size, end in BENT.items()})[0].branch._replace(rerun=0)
+    again = results({size: [end] * 3 for size, end in BENT.items() if size not in (16, 64)}, branch=branch, trials=3)
+    assert "search=refine) at batch sizes 16 and 64, too, measure without it." in said(again)[-1]
+
+
 @pytest.mark.parametrize(
     ("sizes", "words"), [(6, "intervals come from the scatter about the curve."), (2, "no intervals.")]
 )

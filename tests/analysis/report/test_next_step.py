@@ -1,5 +1,6 @@
 """What to run next: advice, command and cost, where a sweep is unfinished, short, or one of several."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +47,27 @@ def test_the_next_step_and_its_cost(proposed, ends, advice, seconds):
     assert found.seconds == pytest.approx(seconds)  # 2.5 s a trial, one worker
     assert found.command == ""  # these studies have no command on record
     assert (found.known == "") == (advice.startswith("double"))
+
+
+@pytest.mark.parametrize(
+    ("fresh", "known"),
+    [
+        ({"momentum": (8, 64, 256), "sgd": (8, 64, 256)}, r"Steps are known within a factor of 1\.\d\d to .* \(95 %\)"),
+        (
+            {"momentum": (8, 64, 256), "sgd": (8, 64)},
+            r"Steps are known .* \(95 %\), except with SGD",
+        ),
+        ({"momentum": (8,), "sgd": ()}, "Steps have no interval yet"),
+    ],
+)
+def test_steps_without_fresh_seeds_are_not_said_to_be_known(sweep, fresh, known):
+    for optimizer, sizes in fresh.items():
+        ends = {8: 400, 64: 200, 256: 150}
+        folder = sweep({size: [end] * 8 for size, end in ends.items()}, optimizer=optimizer)
+        branch = next(load(folder)).branch._replace(rerun=0)
+        again = {size: [ends[size], round(1.1 * ends[size]), round(1.2 * ends[size])] for size in sizes}
+        sweep(again, optimizer=optimizer, branch=branch, trials=3)
+    assert re.fullmatch(known, build.read([folder]).answers[0].next.known)
 
 
 @pytest.mark.parametrize(
