@@ -134,6 +134,8 @@ def _rivals(found: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str
 
 def _with_cheapest(text: str, near: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str:
     """The sentence on tied batch sizes, with the cheapest of the splits `near` that are not shown to be slower."""
+    if cheapest.name == fastest.name:
+        return f"{text}."
     if not cheapest["shown_slower"]:
         return f"{text}, the cheapest split included."
     useful = near[near["seconds"] < cheapest["seconds"]]  # a slower split also costs more: never a good choice

@@ -137,6 +137,9 @@ def test_the_cheapest_that_cannot_be_told_apart(write):
     assert said(studies, [1, 2, 4], StepTimes(times))[-2] == f"Batch size 8 is tied with it; {cheapest}"
     text = said(studies, [1, 4], StepTimes(times | {8: 0.100, 16: 0.130}))[-2]
     assert text == "Batch size 8 is tied with it, the cheapest split included."
+    alone = said(studies, [1], StepTimes({8: 0.1, 16: 0.1}))  # the fastest is the cheapest
+    assert "It is also the cheapest." in alone
+    assert "Batch size 8 is tied with it." in alone
 
 
 def test_what_step_times_cannot_tell_apart(write):
