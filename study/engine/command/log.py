@@ -43,6 +43,7 @@ class MetricLog:
         self._read = b""
         self._header: list[str] | None = None
         self._is_json: bool | None = None
+        self.may_be_cut = False  # the last line, of numbers without a line break behind them: 0. may be half of 0.25
 
     @property
     def last_step(self) -> int:
@@ -77,6 +78,7 @@ class MetricLog:
             self._number += 1
             if line.strip():
                 self._add(line)
+        self.may_be_cut = bool(whole) and whole[-1:] != b"\n" and not self._is_json
 
     def _new(self) -> bytes:
         """The content behind what was read. A file that is shorter is waited for: a script may write all lines again.

@@ -140,10 +140,12 @@ class _Run:
         """The curve: the metrics up to the goal, if the trial stops there, or to where it diverged.
 
         Raises:
-            Failed: the command failed, ended before its budget, or did not report the goal's metric.
+            Failed: the command failed, ended before its budget or within a line, or did not report the goal's metric.
         """
         log, bad, error = self.log, self.log.first_bad_step, None
-        if not ended["stopped"]:
+        if log.may_be_cut and not log.would_end(self.study.train_steps):
+            error = Failed(self._cut())
+        elif not ended["stopped"]:
             if ended["status"] and self.workload.failed != INFEASIBLE:
                 raise Failed(self._failure(ended))
             if ended["status"]:
@@ -189,6 +191,14 @@ class _Run:
         return (
             f"{self._name} ended with exit status 0 after step {self.log.last_step:,} of {self.log.path}, before its "
             f"budget of {self.study.train_steps:,} steps; let the script make {{steps}} updates, whatever ends it now."
+        )
+
+    def _cut(self) -> str:
+        return (
+            f"{self._name} ended with exit status 0 after step {self.log.last_step:,}, before its budget of "
+            f"{self.study.train_steps:,} steps, and the last line of {self.log.path} has no line break: it may be half "
+            "a line of a script that was killed. Let the script end each line with a line break, and the command pass on "
+            "the script's exit status, as exec or set -e do in a shell."
         )
 
 

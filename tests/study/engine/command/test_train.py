@@ -89,6 +89,8 @@ FAILS = {
     "a crash in the middle of a line": (CSV[:18], "crash", "exit status 3"),
     "a signal": (CSV[:21], "killed", "was ended by SIGKILL"),
     "too few steps": ("step,val/loss\n10,0.9\n20,0.5\n", "", "after step 20 of .*/metrics, before its budget of 40"),
+    "half a line that meets the goal": ("step,val/loss\n10,0.9\n20,0.", "", "the last line of .* has no line break"),
+    "half a line that is far": ("step,val/loss\n10,0.9\n20,9", "", "the last line of .* has no line break"),
     "no line at all": ("", "", "exit status 0, but wrote no metrics: .*/metrics has no line with a step"),
     "only a header": ("step,val/loss\n", "", "wrote no metrics: .*/metrics has no line with a step"),
     "no goal in CSV": ("step,loss\n", "waits", "line 1 .* header of a CSV file, step and val/loss among .*'step,loss"),
