@@ -107,10 +107,10 @@ class Study:
         ):
             if name not in known:
                 raise ValueError(f"unknown {what} {name!r}{suggest(name, known)}")
-        if not re.fullmatch(r"\w[\w.,+=-]*", self.name) or not isinstance(self.workload["name"], str):
-            raise ValueError(
-                f"workload.name names a folder: letters, digits and any of _.,+=-, but got {self.workload['name']!r}."
-            )
+        given = self.workload["name"]
+        if not re.fullmatch(r"\w[\w.,+=-]*", self.name) or not isinstance(given, str):
+            end = "." if isinstance(given, str) else f"; quote it: \"workload.name='{given}'\"."
+            raise ValueError(f"workload.name names a folder: letters, digits and any of _.,+=-, but got {given!r}{end}")
         examples = self.workload["train_examples"]
         at_least("workload.train_examples", examples, 1)
         at_least("batch_size", self.batch_size, 1)

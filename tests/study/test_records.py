@@ -25,6 +25,8 @@ from study.space import parse_space
         ({"name": "../up"}, ["workload.name", "'../up'"]),
         ({"name": ".hidden"}, ["workload.name", "'.hidden'"]),
         ({"name": " "}, ["workload.name", "' '"]),
+        ({"name": float("inf")}, ["workload.name", "got inf; quote it", "workload.name='inf'"]),
+        ({"name": 12}, ["got 12; quote it"]),
         ({"examples": 0}, ["workload.train_examples must be", "at least 1", "got 0"]),
         ({"goal": Goal("train/classification_error", 0.1)}, ["val/", "train/classification_error", "stopping=budget"]),
         ({"optimizer": "adam"}, ["adam", "search.space.beta1", "missing"]),

@@ -197,8 +197,8 @@ class _Run:
         return (
             f"{self._name} ended with exit status 0 after step {self.log.last_step:,}, before its budget of "
             f"{self.study.train_steps:,} steps, and the last line of {self.log.path} has no line break: it may be half "
-            "a line of a script that was killed. Let the script end each line with a line break, and the command pass on "
-            "the script's exit status, as exec or set -e do in a shell."
+            "a line of a script that was killed. Let the script end each line with a line break, and the command pass "
+            "on the script's exit status, as exec or set -e do in a shell."
         )
 
 
