@@ -17,7 +17,7 @@ from analysis.labels import BOUNDS, goal_text, number
 from analysis.load import GOAL
 from analysis.question.stages import REFINE
 
-NOT_REACHED, PERFECT = "not reached in budget", "perfect scaling"
+NOT_REACHED, INFEASIBLE, PERFECT = "not reached in budget", "every trial infeasible", "perfect scaling"
 AT_MOST = "met at the first evaluation, perhaps earlier"
 INTERVAL, OPTIMUM, OF_SEEDS = "best of N/4 trials, 95 %", "tuned optimum, 95 %", "noise of seeds, 95 %"
 CURVE, FEWEST = "convex curve", "fewest steps of the search"
@@ -189,16 +189,29 @@ def _draw_estimates(ax: Axes, rows: pd.DataFrame, colour: Any, position: float, 
 
 
 def _mark_unknown(ax: Axes, rows: pd.DataFrame, colour: Any) -> dict[str, Any]:
-    """Mark batch sizes without known steps, unconnected: at the budget if they missed the goal, at the first evaluation
-    if they met it there. Returns notes if there are any."""
+    """Mark batch sizes without known steps, unconnected: at the budget if they missed the goal or had no feasible trial,
+    at the first evaluation if they met it there. Returns notes if there are any."""
     notes: dict[str, Any] = {}
     bound = rows["bound"].astype(bool)
-    for marked, label, look in ((~bound, NOT_REACHED, canvas.OPEN), (bound, AT_MOST, {**canvas.OPEN, "marker": "v"})):
+    hopeless = ~bound & _none_feasible(rows)
+    for marked, label, look in (
+        (~bound & ~hopeless, NOT_REACHED, canvas.OPEN),
+        (hopeless, INFEASIBLE, {**canvas.OPEN, "marker": "x"}),
+        (bound, AT_MOST, {**canvas.OPEN, "marker": "v"}),
+    ):
         unknown = rows[marked & rows["y"].isna()]
         if len(unknown):
             ax.plot(unknown["batch_size"], unknown["all"], color=colour, label=label, zorder=4, **look)
             notes[label] = look
     return notes
+
+
+def _none_feasible(rows: pd.DataFrame) -> pd.Series:
+    """Whether all trials of a row that ended were infeasible; False in a table without their numbers."""
+    infeasible, *others = (
+        rows.get(each, pd.Series(0, rows.index)) for each in ("infeasible", "complete", "incomplete")
+    )
+    return (infeasible > 0) & (sum(others) == 0)
 
 
 def _side(table: pd.DataFrame, name: str) -> int:

@@ -11,7 +11,7 @@ from analysis.estimates import tuned
 from analysis.estimates.limits import fitted
 from analysis.estimates.tuned import SEEDS
 from analysis.figures import canvas, charts
-from analysis.figures.scaling import INTERVAL, NOT_REACHED, OF_SEEDS, OPTIMUM, PERFECT
+from analysis.figures.scaling import INFEASIBLE, INTERVAL, NOT_REACHED, OF_SEEDS, OPTIMUM, PERFECT
 from analysis.tables import fits
 from analysis.tables.best_errors import by_budget
 from analysis.tables.trials import maps
@@ -67,6 +67,17 @@ def test_a_missed_goal_breaks_the_curve_and_stands_open_at_its_budget():
     assert low < 36 < 5000 < high
     budgets = line(drawn("examples_to_result", table(missed=(256,))), NOT_REACHED).get_ydata()
     assert list(budgets) == [5000 * 256]
+
+
+def test_where_no_trial_was_feasible_no_budget_was_missed():
+    steps = table(missed=(16, 64, 256)).assign(
+        complete=[4, 4, 0, 0, 2], incomplete=[0, 0, 0, 1, 0], infeasible=[0, 0, 4, 3, 2]
+    )
+    ax = drawn("steps_to_result", steps)
+    assert list(line(ax, INFEASIBLE).get_xdata()) == [16]
+    assert list(line(ax, NOT_REACHED).get_xdata()) == [64, 256]
+    assert line(ax, INFEASIBLE).get_marker() == "x"
+    assert {INFEASIBLE, NOT_REACHED} <= {*legend(ax)}
 
 
 def test_a_study_without_any_result_is_drawn():
