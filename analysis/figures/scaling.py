@@ -189,7 +189,7 @@ def _draw_estimates(ax: Axes, rows: pd.DataFrame, colour: Any, position: float, 
 
 
 def _mark_unknown(ax: Axes, rows: pd.DataFrame, colour: Any) -> dict[str, Any]:
-    """Mark batch sizes without known steps, unconnected: at the budget if they missed the goal or had no feasible trial,
+    """Mark unconnected batch sizes without known steps: at the budget if they missed the goal or no trial was feasible,
     at the first evaluation if they met it there. Returns notes if there are any."""
     notes: dict[str, Any] = {}
     bound = rows["bound"].astype(bool)
