@@ -6,7 +6,7 @@ choosing the configuration are not. Definitions: docs/methods.md.
 Shapes: M batch sizes of one curve, K fresh seeds of one batch size. Steps are infinite where the goal was missed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -157,6 +157,15 @@ def _constrained(sizes: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, flo
     fitted[known] = np.exp(curve)
     spread = ((log_steps - curve) ** 2).sum()
     return fitted, float(np.sqrt(spread / (len(order) - SPENT))) if len(order) >= ENOUGH else np.nan
+
+
+def nothing_feasible(row: Mapping[str, Any]) -> bool:
+    """Whether trials ended and none was feasible; `row`: of `analysis.tables.steps_to_result.table`.
+
+    >>> nothing_feasible({"complete": 0, "infeasible": 80}), nothing_feasible({"complete": 0, "infeasible": 0})
+    (True, False)
+    """
+    return bool(row["complete"] == 0 and row["infeasible"] > 0)
 
 
 def points(curve: pd.DataFrame) -> dict[int, float]:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.estimates.tuned import SEEDS
+from analysis.estimates.tuned import SEEDS, nothing_feasible
 from analysis.figures import canvas
 from analysis.figures.canvas import MUTED, goal, heading, powers_of_two, round_decimals
 from analysis.intervals import bounds
@@ -17,7 +17,7 @@ from analysis.labels import BOUNDS, goal_text, number
 from analysis.load import GOAL
 from analysis.question.stages import REFINE
 
-NOT_REACHED, INFEASIBLE, PERFECT = "not reached in budget", "every trial infeasible", "perfect scaling"
+NOT_REACHED, INFEASIBLE, PERFECT = "not reached in budget", "no feasible trial", "perfect scaling"
 AT_MOST = "met at the first evaluation, perhaps earlier"
 INTERVAL, OPTIMUM, OF_SEEDS = "best of N/4 trials, 95 %", "tuned optimum, 95 %", "noise of seeds, 95 %"
 CURVE, FEWEST = "convex curve", "fewest steps of the search"
@@ -193,7 +193,7 @@ def _mark_unknown(ax: Axes, rows: pd.DataFrame, colour: Any) -> dict[str, Any]:
     at the first evaluation if they met it there. Returns notes if there are any."""
     notes: dict[str, Any] = {}
     bound = rows["bound"].astype(bool)
-    hopeless = ~bound & _none_feasible(rows)
+    hopeless = ~bound & np.array([nothing_feasible(row) for row in rows.to_dict("records")], dtype=bool)
     for marked, label, look in (
         (~bound & ~hopeless, NOT_REACHED, canvas.OPEN),
         (hopeless, INFEASIBLE, {**canvas.OPEN, "marker": "x"}),
@@ -204,14 +204,6 @@ def _mark_unknown(ax: Axes, rows: pd.DataFrame, colour: Any) -> dict[str, Any]:
             ax.plot(unknown["batch_size"], unknown["all"], color=colour, label=label, zorder=4, **look)
             notes[label] = look
     return notes
-
-
-def _none_feasible(rows: pd.DataFrame) -> pd.Series:
-    """Whether all trials of a row that ended were infeasible; False in a table without their numbers."""
-    infeasible, *others = (
-        rows.get(each, pd.Series(0, rows.index)) for each in ("infeasible", "complete", "incomplete")
-    )
-    return (infeasible > 0) & (sum(others) == 0)
 
 
 def _side(table: pd.DataFrame, name: str) -> int:

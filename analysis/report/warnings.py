@@ -13,7 +13,7 @@ from analysis.intervals import PART
 from analysis.labels import batch_sizes, goal_text, listed, metric_text
 from analysis.load import CURVE, StudyData
 from analysis.question.stages import REFINE
-from analysis.report.answer.infeasible import failed, happened, nothing_feasible
+from analysis.report.answer.infeasible import failed, happened
 from analysis.tables import audits, scaling, steps_to_result
 
 KINDS = (
@@ -190,7 +190,7 @@ def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     """
     ended = steps_to_result.is_complete(study)
     by_commands = failed([study])
-    if ended and (nothing_feasible(row) or by_commands) and not study.imported:
+    if ended and (tuned.nothing_feasible(row) or by_commands) and not study.imported:
         cure = "mend the command" if by_commands else "lower search.space.learning_rate.low and .high"
         yield _about("unfinished", study, goal, happened([study]), cure)
         return
@@ -242,7 +242,7 @@ def _noise(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
 
 def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     """The step budget or the evaluation grid limits the steps."""
-    if nothing_feasible(row):  # a larger budget is no cure
+    if tuned.nothing_feasible(row):  # a larger budget is no cure
         return
     if not row["reached"]:
         text, cure = "no trial reached the goal within {} steps", "raise the budget or choose a looser goal"

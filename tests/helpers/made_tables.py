@@ -28,6 +28,8 @@ def table(optimizer="nesterov", sizes=(1, 4, 16, 64, 256), missed=(), workload="
             "learning_rate": np.where(reached, 0.01 * np.sqrt(sizes), np.nan),
             "momentum": np.where(reached, momentum, np.nan),
             "train_steps": 5000,
+            "complete": 4,
+            "infeasible": 0,
         }
     )
 

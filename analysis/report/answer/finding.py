@@ -11,7 +11,6 @@ import pandas as pd
 from analysis.estimates import tuned, verdicts
 from analysis.estimates.pairs import ALL
 from analysis.labels import OPTIMIZERS, listed, optimizer_text
-from analysis.report.answer.infeasible import nothing_feasible
 from analysis.report.answer.values import CRITICAL, USEFUL, Limit, curves, limit, size
 
 UNIT = "batch size "
@@ -168,7 +167,7 @@ def _unlimited(optimizer: str, curve: pd.DataFrame, limits: pd.DataFrame) -> str
     if reached and np.isnan([points[size] for size in reached]).all():
         return f"{name} met the goal at its first evaluation"
     alone = " alone" if len(reached) < len(curve) else ""
-    if all(map(nothing_feasible, curve.to_dict("records"))):
+    if all(map(tuned.nothing_feasible, curve.to_dict("records"))):
         return f"{name} had no feasible trial"
     if not reached:
         return f"{name} {MISSED}"

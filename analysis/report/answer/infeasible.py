@@ -1,10 +1,10 @@
 """Batch sizes at which no trial was feasible, or most commands failed."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 
+from analysis.estimates import tuned
 from analysis.labels import counted, exit_text
 from analysis.load import STUDY, StudyData
 
@@ -14,15 +14,6 @@ BELOW = 100
 """A range that begins at 0 is divided by this number if all of its trials diverged."""
 
 
-def nothing_feasible(row: Mapping[str, Any]) -> bool:
-    """Whether trials ended and none was feasible; `row`: of `analysis.tables.steps_to_result.table`.
-
-    >>> nothing_feasible({"complete": 0, "infeasible": 80}), nothing_feasible({"complete": 0, "infeasible": 0})
-    (True, False)
-    """
-    return bool(row["complete"] == 0 and row["infeasible"] > 0)
-
-
 def hindered(studies: Sequence[StudyData], steps: pd.DataFrame) -> list[StudyData]:
     """The studies without a feasible trial, and those most of whose commands failed.
 
@@ -30,7 +21,7 @@ def hindered(studies: Sequence[StudyData], steps: pd.DataFrame) -> list[StudyDat
     >>> [len(hindered([study], steps.assign(infeasible=count))) for count in (80, 0)]
     [1, 0]
     """
-    keys = {tuple(row[name] for name in STUDY) for row in steps.to_dict("records") if nothing_feasible(row)}
+    keys = {tuple(row[name] for name in STUDY) for row in steps.to_dict("records") if tuned.nothing_feasible(row)}
     return [study for study in studies if study.key in keys or failed([study])]
 
 

@@ -70,9 +70,7 @@ def test_a_missed_goal_breaks_the_curve_and_stands_open_at_its_budget():
 
 
 def test_where_no_trial_was_feasible_no_budget_was_missed():
-    steps = table(missed=(16, 64, 256)).assign(
-        complete=[4, 4, 0, 0, 2], incomplete=[0, 0, 0, 1, 0], infeasible=[0, 0, 4, 3, 2]
-    )
+    steps = table(missed=(16, 64, 256)).assign(complete=[4, 4, 0, 0, 2], infeasible=[0, 0, 4, 0, 2])
     ax = drawn("steps_to_result", steps)
     assert list(line(ax, INFEASIBLE).get_xdata()) == [16]
     assert list(line(ax, NOT_REACHED).get_xdata()) == [64, 256]
