@@ -12,6 +12,7 @@ import pandas as pd
 
 from analysis.counting import COMPLETE, INCOMPLETE
 from analysis.estimates.tuned import half_width
+from analysis.intervals import moved_by_grid
 from analysis.labels import counted, listed, number
 from analysis.load import GOAL, STUDY, StudyData, folders, load_study
 from analysis.question.branches import VERIFIED, VERIFIED_FOLDER
@@ -76,7 +77,8 @@ def _arms(key: Sequence[Any], studies: Sequence[StudyData]) -> list[dict[str, An
     for study, each in zip(arms, read, strict=True):
         own = each.loc[shared]
         with np.errstate(invalid="ignore"):  # both arms missed the goal
-            ratio = _paired(np.log(first["steps"].to_numpy()) - np.log(own["steps"].to_numpy()))
+            by_grid = sum(moved_by_grid(arm["steps"].to_numpy(), arm["step_before"].to_numpy()) for arm in (own, first))
+            ratio = _paired(np.log(first["steps"].to_numpy()) - np.log(own["steps"].to_numpy()), by_grid)
         mean, low, high = interval(own["error"].to_numpy())
         label = study.batch_schedule.label if study.batch_schedule else f"constant {study.batch_size:,}"
         phases = study.phases(shared[0])
@@ -101,8 +103,8 @@ def _arms(key: Sequence[Any], studies: Sequence[StudyData]) -> list[dict[str, An
 
 
 def _of_seeds(study: StudyData) -> pd.DataFrame:
-    """Of each seed that ended: steps and examples to the goal (infinite if missed), the error at the end (NaN if it
-    diverged), and whether it diverged."""
+    """Of each seed that ended: steps and examples to the goal (infinite if missed), the last measured step before, the
+    error at the end (NaN if it diverged), and whether it diverged."""
     ended, rows = outcomes(study), {}
     for index, trial in measured(study, study.goal).items():
         row = ended.loc[index]
@@ -113,19 +115,24 @@ def _of_seeds(study: StudyData) -> pd.DataFrame:
         rows[index] = {
             "steps": np.inf if steps is None else float(steps),
             "examples": np.inf if steps is None else float(study.phases(index).examples(steps)),
+            "step_before": np.nan if steps is None else float(row["step_before"]),
             "error": float(np.asarray(trial.errors)[-1]) if finite else np.nan,
             "diverged": not finite,
         }
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["steps", "examples", "error", "diverged"])
+    columns = ["steps", "examples", "step_before", "error", "diverged"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
 def _less(own: pd.Series, first: pd.Series) -> np.ndarray:
     return own.to_numpy() - first.to_numpy()
 
 
-def _paired(differences: np.ndarray) -> tuple[float, float, float]:
-    """`interval` of paired differences; unknown if one is."""
-    return interval(differences) if np.isfinite(differences).all() else (np.nan, np.nan, np.nan)
+def _paired(differences: np.ndarray, by_grid: float = 0.0) -> tuple[float, float, float]:
+    """`interval` of paired differences, wider by what the evaluation grid moves them; unknown if one is."""
+    if not np.isfinite(differences).all():
+        return np.nan, np.nan, np.nan
+    mean, low, high = interval(differences)
+    return mean, mean - float(np.hypot(mean - low, by_grid)), mean + float(np.hypot(high - mean, by_grid))
 
 
 def interval(values: np.ndarray) -> tuple[float, float, float]:

@@ -6,7 +6,8 @@ d > 0, a needs fewer steps. Definitions: docs/methods.md.
 Shapes: K seeds that both curves have at a batch size, n batch sizes. Steps are infinite where the goal was missed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import pandas as pd
 from scipy.special import bdtr
 
 from analysis.estimates import tuned
+from analysis.intervals import SAWTOOTH
 from analysis.load import GOAL
 from analysis.tables.compare import FIXED
 
@@ -36,6 +38,7 @@ class Measured(NamedTuple):
         critical: the critical batch size by McCandlish et al.; NaN unless it is inside the measured range.
         smaller_up_to: the largest critical batch size of another curve that is the smaller of the two: the
             bound of its own if that lies beyond the measured range; 0 if that lies below it; else infinite.
+        grid: batch size -> the standard error of log steps that the evaluation grid leaves; 0 where it is missing.
     """
 
     seeds: Mapping[int, pd.Series]
@@ -43,6 +46,7 @@ class Measured(NamedTuple):
     free: int
     critical: float
     smaller_up_to: float = np.inf
+    grid: Mapping[int, float] = MappingProxyType({})
 
 
 class Statement(NamedTuple):
@@ -130,7 +134,13 @@ def measured(names: Mapping[str, object], steps: pd.DataFrame, limits: pd.DataFr
         int(curve["curve_steps"].notna().sum()) - tuned.SPENT,
         critical if bound == "=" else np.nan,
         {"<": 0.0, ">": critical}.get(bound, np.inf),
+        _by_grid(curve),
     )
+
+
+def _by_grid(curve: pd.DataFrame) -> dict[int, float]:
+    known = curve.reindex(columns=["batch_size", "grid_error"]).dropna()
+    return {int(size): float(error) for size, error in known.itertuples(index=False, name=None)}
 
 
 def _critical(limits: pd.DataFrame) -> tuple[str, float]:
@@ -160,12 +170,12 @@ def statements(a: Measured, b: Measured, confidence: float = 0.95) -> list[State
     ranges = {ALL: list(paired), UP_TO: [size for size in paired if size <= critical]}
     ranges[BEYOND] = [size for size in paired if size > critical]
     found = [
-        (kind, sizes, _mean(np.array([_middle(paired[size]) for size in sizes]), confidence))
+        (kind, sizes, _mean(np.array([_middle(paired[size]) for size in sizes]), _grid(sizes, a, b), confidence))
         for kind, sizes in ranges.items()
         if len(sizes) >= FEWEST
     ]
     found += [(ONE, [size], _tuned(paired, size, a, b, confidence)) for size in paired]
-    found += [(CONFIGURATIONS, [size], _mean(d, confidence)) for size, d in paired.items()]
+    found += [(CONFIGURATIONS, [size], _mean(d, _grid([size], a, b), confidence)) for size, d in paired.items()]
     with np.errstate(over="ignore"):
         return [
             Statement(kind, sizes[0], sizes[-1], *np.exp(interval).tolist())
@@ -194,13 +204,27 @@ def _middle(d: np.ndarray) -> float:
     return float(middle.sum() / 2) if np.isfinite(middle).any() or middle[0] == middle[1] else 0.0
 
 
-def _mean(d: np.ndarray, confidence: float) -> Interval:
-    """The mean of d [n] with Student's t, or its median with the interval of a sign test if any d is infinite."""
+def _grid(sizes: Sequence[int], a: Measured, b: Measured) -> float:
+    """The most by which the evaluation grid moves the mean of d over these batch sizes.
+
+    It does not fall with their number: where budgets and steps are both in proportion to 1/B, a curve lies at the same
+    place in a cell at all batch sizes.
+    """
+    return float(SAWTOOTH * np.mean([a.grid.get(size, 0.0) + b.grid.get(size, 0.0) for size in sizes]))
+
+
+def _mean(d: np.ndarray, grid: float, confidence: float) -> Interval:
+    """The mean of d [n] with Student's t, or its median with the interval of a sign test if any d is infinite.
+
+    Arguments:
+        grid: from `_grid`; d does not show it.
+    """
     if not np.isfinite(d).all():
-        return (_middle(d), *sign_interval(d, confidence))
+        low, high = sign_interval(d, confidence)
+        return _middle(d), low - grid, high + grid
     middle = float(d.mean())
     error = float(d.std(ddof=1) / np.sqrt(len(d))) if len(d) > 1 else np.nan
-    half = float(tuned.half_width(error, len(d) - 1, confidence))
+    half = float(np.hypot(tuned.half_width(error, len(d) - 1, confidence), grid))
     return middle, middle - half, middle + half
 
 
@@ -221,7 +245,7 @@ def sign_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, 
 
 
 def _tuned(paired: Mapping[int, np.ndarray], size: int, a: Measured, b: Measured, confidence: float) -> Interval:
-    """The mean of d at one batch size, with the noise of seeds and the scatter of both curves.
+    """The mean of d at one batch size, with the noise of seeds, the scatter of both curves and the evaluation grid.
 
     NaN if a seed missed the goal, or if a scatter is unknown. Student's t has the degrees of freedom of the largest
     term.
@@ -233,4 +257,5 @@ def _tuned(paired: Mapping[int, np.ndarray], size: int, a: Measured, b: Measured
     middle = _middle(paired[size]) if np.isfinite(paired[size]).all() else np.nan
     variances = [variance for variance, _ in terms]
     half = tuned.half_width(np.sqrt(sum(variances)), terms[int(np.argmax(variances))][1], confidence)
+    half = np.hypot(half, _grid([size], a, b))
     return middle, middle - float(half), middle + float(half)

@@ -28,7 +28,7 @@ class Shares(NamedTuple):
     """The parts of a typical estimate's error, on log steps.
 
     Attributes:
-        seed_error: the standard error of the median of the fresh seeds.
+        seed_error: the standard error of the median of the fresh seeds, that of the evaluation grid included.
         shortfall: the scatter that tuning adds to it about the convex curve; 0 if seeds explain the residuals.
         shortfall_high: the upper end of its one-sided 95 % interval; infinite if the residuals do not bound it.
     """
@@ -54,6 +54,7 @@ def shares(curve: pd.DataFrame) -> Shares:
     count = (known["seeds"] - known["missed"]).mean()
     factor = FEW[round(count) - 1] if count <= len(FEW) else MEDIAN
     by_seed = float(factor * known["seed_sd"].iloc[0] / np.sqrt(count))
+    by_seed = float(np.hypot(by_seed, np.sqrt((known["grid_error"] ** 2).mean())))
     if len(known) < ENOUGH or np.isnan(by_seed):  # one seed shows no noise
         return Shares(by_seed, np.nan, np.nan)
     found = float(known["residual_sd"].iloc[0])

@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from analysis.estimates import convex
-from analysis.intervals import bounds
+from analysis.intervals import bounds, cell_width, grid_error
 from analysis.load import CURVE, GOAL, STUDY
 from analysis.tables import fits
 
@@ -33,7 +33,7 @@ SEEDS, SEARCH = "fresh seeds", "search"
 COLUMNS = [
     *("seeds", "missed", "tuned_steps", "tuned_low", "tuned_high", "optimum_low", "optimum_high", "luck"),
     "tuned_for",
-    *("seed_sd", "residual_sd", "read_from", "curve_steps"),
+    *("seed_sd", "residual_sd", "grid_error", "read_from", "curve_steps"),
 ]
 
 
@@ -51,7 +51,8 @@ def table(steps: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         a perfectly tuned one, up to what all batch sizes fall short by; luck, tuned_steps / steps_to_result; tuned_for,
         the goal that the configuration was tuned for if it is not this one (else None); and curve_steps, the
         constrained curve (`analysis.estimates.convex`; NaN if the goal was missed). Steps that are only an upper bound
-        (`analysis.intervals.at_most`) have no intervals and no part in the curve. Of a curve:
+        (`analysis.intervals.at_most`) have no intervals and no part in the curve, and grid_error is the standard error
+        of the log estimate that the steps between evaluations leave (`analysis.intervals.grid_error`). Of a curve:
         seed_sd, the pooled standard deviation of log steps over seeds; residual_sd, the scatter of the log estimates
         about the curve (NaN with fewer than six batch sizes); read_from, the points that the curve runs through:
         `fresh seeds` if all batch sizes that reached the goal have some, else `search`.
@@ -63,17 +64,23 @@ def table(steps: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """
     steps = steps.drop(columns=[name for name in COLUMNS if name in steps])
     key = [*STUDY, *GOAL]
-    taken = {name: part["steps"].to_numpy(dtype=float) for name, part in runs.groupby(key, sort=False)}
+    taken = {name: _seeds(part) for name, part in runs.groupby(key, sort=False)}
     others = runs.drop_duplicates(key).set_index(key)["tuned_for"].to_dict() if "tuned_for" in runs else {}
     parts = []
     for _, curve in steps.groupby(CURVE, sort=False):
         names = list(curve[key].itertuples(index=False, name=None))
-        found = _curve(curve, [taken.get(name, np.empty(0)) for name in names])
+        found = _curve(curve, [taken.get(name, np.empty((0, 2))) for name in names])
         parts.append(curve.assign(**found, tuned_for=[others.get(name) for name in names]))
     return pd.concat(parts).loc[steps.index] if parts else steps.assign(**dict.fromkeys(COLUMNS, np.nan))
 
 
-def _curve(curve: pd.DataFrame, seeds: Sequence[np.ndarray]) -> dict[str, Any]:
+def _seeds(runs: pd.DataFrame) -> np.ndarray:
+    """Steps of each fresh seed, and the last measured step before (NaN if it is unknown) [K, 2]."""
+    return runs.reindex(columns=["steps", "step_before"]).to_numpy(dtype=float)
+
+
+def _curve(curve: pd.DataFrame, runs: Sequence[np.ndarray]) -> dict[str, Any]:
+    seeds = [each[:, 0] for each in runs]
     counts = np.array([len(each) for each in seeds])
     missed = np.array([int(np.isinf(each).sum()) for each in seeds])
     tuned = np.array([median(each) for each in seeds])
@@ -83,12 +90,13 @@ def _curve(curve: pd.DataFrame, seeds: Sequence[np.ndarray]) -> dict[str, Any]:
         by_seed = np.where(np.isfinite(tuned) & ~bounded, MEDIAN * seed_sd / np.sqrt(counts - missed), np.nan)
     fewest = curve["steps_to_result"].astype("float64").to_numpy()
     by_seeds = bool(counts.any() and counts[np.isfinite(fewest)].all())
+    grid = _of_seeds(runs, by_seed) if by_seeds else _of_search(curve)
     points = np.where(np.isfinite(tuned), tuned, np.nan) if by_seeds else fewest
     points = np.where(bounds(curve, pd.Series(points, curve.index)), np.nan, points)
     fitted, residual_sd = _constrained(curve["batch_size"].to_numpy(dtype=float), points)
-    own = half_width(by_seed, free)
+    own = np.hypot(half_width(by_seed, free), half_width(grid, NORMAL))
     by_residual = half_width(residual_sd, int(np.isfinite(points).sum()) - SPENT) if by_seeds else np.nan
-    optimum = np.where(residual_sd <= by_seed, own, by_residual)  # NaN without a scatter
+    optimum = np.where(residual_sd <= np.hypot(by_seed, grid), own, by_residual)  # NaN without a scatter
     return {
         "seeds": counts,
         "missed": missed,
@@ -98,9 +106,31 @@ def _curve(curve: pd.DataFrame, seeds: Sequence[np.ndarray]) -> dict[str, Any]:
         "luck": np.where(np.isfinite(tuned), tuned / fewest, np.nan),
         "seed_sd": seed_sd,
         "residual_sd": residual_sd,
+        "grid_error": grid,
         "read_from": SEEDS if by_seeds else SEARCH,
         "curve_steps": fitted,
     }
+
+
+def _of_seeds(runs: Sequence[np.ndarray], by_seed: np.ndarray) -> np.ndarray:
+    """`grid_error` of the median of each batch size's fresh seeds [M]; NaN if none met the goal.
+
+    Arguments:
+        by_seed: standard errors of the medians of log steps [M]; NaN if unknown.
+    """
+    middle = [each[np.argsort(each[:, 0])][(len(each) - 1) // 2 : len(each) // 2 + 1] for each in runs]
+    known = [len(each) > 0 and np.isfinite(each[:, 0]).all() for each in middle]
+    squares = [np.mean(cell_width(*each.T) ** 2) if met else np.nan for each, met in zip(middle, known, strict=True)]
+    widths = np.sqrt(squares)
+    counts = np.array([max(1, np.isfinite(each[:, 0]).sum()) for each in runs])
+    of_grid = MEDIAN * widths / np.sqrt(12 * counts)  # the grid's own share of by_seed (Sheppard's correction)
+    return grid_error(widths, np.sqrt(np.fmax(by_seed**2 - of_grid**2, 0.0)))
+
+
+def _of_search(curve: pd.DataFrame) -> np.ndarray:
+    """`grid_error` of the fewest steps of each search [M], which are those of one trial: no noise averages it out."""
+    known = curve.reindex(columns=["steps_to_result", "step_before"]).astype("float64").to_numpy()
+    return np.where(np.isnan(known[:, 0]), np.nan, grid_error(cell_width(*known.T), 0.0))
 
 
 def median(steps: np.ndarray) -> float:
@@ -190,7 +220,8 @@ def log_errors(curve: pd.DataFrame) -> dict[int, float]:
     """Batch size -> the standard error of log steps; missing where it is unknown.
 
     It is the half-width of the widest known interval over 1.96, so that normal draws spread like Student's t. Without
-    fresh seeds, that is the one from the residuals about the constrained curve or about the hyperbola, the larger.
+    fresh seeds, that is the one from the residuals about the constrained curve or about the hyperbola or from the
+    evaluation grid, the largest.
 
     Arguments:
         curve: the rows of one curve, from `table`.
@@ -207,6 +238,7 @@ def log_errors(curve: pd.DataFrame) -> dict[int, float]:
         of_points = half_width(curve["residual_sd"], int(curve["curve_steps"].notna().sum()) - SPENT)
         if of_points.notna().any():  # where batch sizes lie far apart, the curve goes through all points
             of_points = np.maximum(of_points, fits.hyperbola(points(curve)).reach)
+        of_points = np.maximum(of_points, half_width(curve["grid_error"], NORMAL))  # unknown where one of them is
     errors = of_points / half_width(1.0, NORMAL)
     return {size: error for size, error in zip(curve["batch_size"].tolist(), errors, strict=True) if np.isfinite(error)}
 

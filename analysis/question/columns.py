@@ -11,9 +11,9 @@ TABLE_COLUMNS = frozenset(
         *("least_error", "counted", "exact", "seconds_training", "seconds_evaluation", "step"),
         # steps to the goal, and the tuned configuration with fresh seeds
         *("reached", "steps_to_result", "examples_to_result", "tokens_to_result", "tuned_trial", "steps_n", "low"),
-        *("high", "censored_at", "first_evaluation", "complete", "incomplete", "infeasible", "steps_trained"),
+        *("high", "censored_at", "first_evaluation", "step_before", "complete", "incomplete", "infeasible"),
         *("seeds", "missed", "tuned_steps", "tuned_low", "tuned_high", "optimum_low", "optimum_high", "luck"),
-        *("seed_sd", "residual_sd", "read_from", "curve_steps"),
+        *("seed_sd", "residual_sd", "grid_error", "read_from", "curve_steps", "steps_trained"),
     }
 )
 """The columns of the tables that also hold hyperparameters: `steps_to_result`, `trials` and those of `study export`."""

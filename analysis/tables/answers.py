@@ -221,7 +221,8 @@ def rerun_steps(studies: Sequence[StudyData], goals: Sequence[Goal | None] = (No
 
     Returns:
         A row for each (workload, optimizer, batch_size, goal, rerun): trial and steps_to_result of the search, status
-        of the run, its steps (to the goal; infinite if it was not reached), and tuned_for, the goal that the
+        of the run, its steps (to the goal; infinite if it was not reached), step_before (the last measured step before;
+        NA if it was not reached), and tuned_for, the goal that the
         configuration was tuned for if it is not this one (else None).
 
     >>> folder = f"{published}/studies/mlp_digits/sgd/64"
@@ -245,8 +246,9 @@ def rerun_steps(studies: Sequence[StudyData], goals: Sequence[Goal | None] = (No
                 kept = {key: row[key] for key in (*STUDY, *GOAL, "trial", "steps_to_result")}
                 other = _confirmed(search) and goal not in (None, search.goal)
                 kept["tuned_for"] = goal_text(search.goal.metric, search.goal.threshold) if other else None
-                frames.append(frame[["rerun", "status"]].assign(steps=steps, **kept))
-    columns = [*STUDY, *GOAL, "trial", "steps_to_result", "rerun", "status", "steps", "tuned_for"]
+                before = frame["step_before"].where(np.isfinite(steps))
+                frames.append(frame[["rerun", "status"]].assign(steps=steps, step_before=before, **kept))
+    columns = [*STUDY, *GOAL, "trial", "steps_to_result", "rerun", "status", "steps", "step_before", "tuned_for"]
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.counting import Goal
-from analysis.intervals import ratios
+from analysis.intervals import cell_width, ratios
 from analysis.load import GOAL, StudyData
 from analysis.tables import relative
 from analysis.tables.steps_to_result import answerable, feasible_steps, met_at_once, row
@@ -26,12 +26,14 @@ class _Search(NamedTuple):
     Attributes:
         steps: of its feasible trials [N], infinite if not reached.
         censored_at: the fewest steps at which a trial ended without the goal.
+        cell: the width on log steps of the cell of the evaluation grid in which the best trial met the goal.
         bound: whether the fewest steps are only an upper bound.
         drawn: whether the trials were drawn independently.
     """
 
     steps: np.ndarray
     censored_at: float
+    cell: float
     bound: bool
     drawn: bool
 
@@ -50,8 +52,8 @@ def table(
     Returns:
         A row for each (workload or optimizer, goal, `by`, against, batch_size): speed_up, S(against) / S(by) (infinite
         if only the first reached the goal, 0 if only the other did, NaN if neither did or one met it at its first
-        evaluation and may have done so earlier), with low and high, the 95 %
-        interval of the same ratio of S_n by resampling trials (NaN with fewer than 4 trials and for adaptive
+        evaluation and may have done so earlier), with low and high, the 95 % interval of the same ratio of S_n by
+        resampling trials, wider by a cell of the evaluation grid (NaN with fewer than 4 trials and for adaptive
         searches).
 
     >>> folder = f"{published}/studies/mlp_digits"
@@ -65,23 +67,26 @@ def table(
     for study, goal in answerable(studies, goals):
         held, name = (getattr(study, attribute) for attribute in (fixed, by))
         curve = curves.setdefault((held, goal.metric, goal.threshold), {}).setdefault(name, {})
-        ends = row(study, goal)["censored_at"], met_at_once(study, goal)
-        curve[study.batch_size] = _Search(feasible_steps(study, goal), *ends, study.independent)
+        found = row(study, goal)
+        cell = cell_width(found["steps_to_result"], found["step_before"]) if found["reached"] else 0.0
+        known = found["censored_at"], cell, met_at_once(study, goal), study.independent
+        curve[study.batch_size] = _Search(feasible_steps(study, goal), *known)
     related = relative.related(studies) if by == "workload" else None
     rows = []
     for key, by_name in sorted(curves.items()):
         for one, other in combinations(sorted(by_name), 2):
             if related is None or frozenset((one, other)) in related:
                 both = sorted(by_name[one].keys() & by_name[other].keys())
-                found = [_ratio(by_name[one][size], by_name[other][size], (seed, size)) for size in both]
-                rows += [(*key, one, other, size, *each) for size, each in zip(both, found, strict=True)]
+                pairs = [_ratio(by_name[one][size], by_name[other][size], (seed, size)) for size in both]
+                rows += [(*key, one, other, size, *each) for size, each in zip(both, pairs, strict=True)]
     return pd.DataFrame(rows, columns=[fixed, *GOAL, by, "against", "batch_size", "speed_up", "low", "high"])
 
 
 def _ratio(one: _Search, other: _Search, seed: tuple[int, int]) -> tuple[float, float, float]:
     if one.bound or other.bound:
         return np.nan, np.nan, np.nan
-    ratio, low, high = speed_up(one.steps, other.steps, seed, (one.censored_at, other.censored_at))
+    ends = (one.censored_at, other.censored_at), (one.cell, other.cell)
+    ratio, low, high = speed_up(one.steps, other.steps, seed, *ends)
     return (ratio, low, high) if one.drawn and other.drawn else (ratio, np.nan, np.nan)
 
 
@@ -90,6 +95,7 @@ def speed_up(
     against: np.ndarray,
     seed: tuple[int, int] = (0, 0),
     censored_at: tuple[float, float] = (np.nan, np.nan),
+    cells: tuple[float, float] = (0.0, 0.0),
 ) -> tuple[float, float, float]:
     """(S(against) / S(steps), low, high): the ratio of the best trials, and the 95 % interval of the same ratio of S_n.
 
@@ -97,12 +103,17 @@ def speed_up(
         steps, against: steps to the goal of feasible trials [N], infinite if not reached.
         seed: the seed of the resampling.
         censored_at: for each side, the fewest steps at which a trial ended without the goal; NaN if all reached it.
+        cells: for each side, the width on log steps of its cell of the evaluation grid. The interval is wider by half a
+            cell of each on both ends.
 
     >>> speed_up(np.full(20, 50.0), np.full(20, 100.0))
     (2.0, 2.0, 2.0)
+    >>> [round(end, 2) for end in speed_up(np.full(20, 100.0), np.full(20, 110.0), cells=(0.095, 0.095))]
+    [1.1, 1.0, 1.21]
     """
     with np.errstate(invalid="ignore"):
         found = np.min(against, initial=np.inf) / np.min(steps, initial=np.inf)
     least, most = ratios(against, steps, ((seed[0] + 1, seed[1]), seed), censored_at[::-1])
     low, high = np.quantile(least, 0.025, method="lower"), np.quantile(most, 0.975, method="higher")
-    return float(found), float(low), float(high)
+    within = np.exp(sum(cells) / 2)
+    return float(found), float(low / within), float(high * within)

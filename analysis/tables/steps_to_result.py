@@ -266,6 +266,7 @@ def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
         "high": high,
         "censored_at": censored_at,
         "first_evaluation": None if trial is None else _first_evaluation(study, goal, trial),
+        "step_before": None if trial is None else int(counted["step_before"][trial]),
         "complete": len(complete),
         "incomplete": int((counted["status"] == INCOMPLETE).sum()),
         "infeasible": int((counted["status"] == INFEASIBLE).sum()),
@@ -303,9 +304,10 @@ def table(
         (infinite if the trials do not bound it, NaN with fewer than 4 trials; for adaptive searches all three are NaN),
         censored_at (the fewest steps at which a counted feasible trial ended without the goal, a lower bound of
         infinite values; NaN if all reached it), first_evaluation (steps; of that trial: a goal that is met there may
-        have been met earlier), the numbers of counted trials that are complete, incomplete and infeasible, train_steps
-        (the step budget), budget_multiple (its multiple of the study's own budget), stage (how many times the search
-        space was widened), stopping (the stopping rule), and steps_trained (by all counted trials, each up to its end).
+        have been met earlier) and step_before (its last measured step before steps_to_result), the numbers of counted
+        trials that are complete, incomplete and infeasible, train_steps (the step budget), budget_multiple (its
+        multiple of the study's own budget), stage (how many times the search space was widened), stopping (the stopping
+        rule), and steps_trained (by all counted trials, each up to its end).
 
     >>> from analysis import load
     >>> from analysis.tables import answers, steps_to_result
@@ -318,13 +320,13 @@ def table(
     """
     rows = [row(study, goal, stopping) for study, goal in answerable(studies, goals)]
     counts = ("complete", "incomplete", "infeasible")
-    interval = ("steps_n", "low", "high", "censored_at", "first_evaluation")
+    interval = ("steps_n", "low", "high", "censored_at", "first_evaluation", "step_before")
     last = (*interval, *counts, "train_steps", "budget_multiple", "stage", "stopping", "steps_trained")
     tokens = OF_TOKENS if any(TOKENS in r for r in rows) else []
     grows = [COLUMN] if any(COLUMN in r for r in rows) else []
     first = [*COLUMNS[:-2], *tokens, *grows, *COLUMNS[-2:]]
     columns = list(dict.fromkeys([*first, *(key for r in rows for key in r if key not in last)])) + list(last)
-    counted = ("steps_to_result", "examples_to_result", *tokens, "trial", "tuned_trial", "first_evaluation")
+    counted = ("steps_to_result", "examples_to_result", *tokens, "trial", "tuned_trial", *interval[-2:])
     integers = dict.fromkeys(counted, "Int64")
     frame = pd.DataFrame(rows, columns=columns) if rows else pd.DataFrame(columns=[*COLUMNS, *last])
     return frame.astype(integers)

@@ -21,7 +21,7 @@ ORDER = ("constant", "square_root", "linear", "constant_half_life", "square_root
 NEAR = 1.5
 """A transferred configuration is near the tuned one if it needs at most this multiple of its steps."""
 MOVE = [*CURVE, "base_batch_size", "rule", "batch_size"]
-RUNS = [*MOVE, "run", "learning_rate", "status", "steps", "steps_to_result"]
+RUNS = [*MOVE, "run", "learning_rate", "status", "steps", "step_before", "steps_to_result"]
 
 
 def rank(rule: str) -> int:
@@ -41,10 +41,10 @@ def steps(studies: Sequence[StudyData]) -> pd.DataFrame:
 
     Returns:
         A row for each (workload, optimizer, goal, base_batch_size, rule, batch_size, run): learning_rate, status, steps
-        (to the goal; infinite if it was missed), and steps_to_result, the S(B) of the search at batch_size (NaN if no
-        trial reached the goal). Runs with the same number have the same seeds. The rule `tuned` transfers nothing: its
-        base is the batch size itself. If a better trial was found at a base since, its transfers are left out
-        (`stale`).
+        (to the goal; infinite if it was missed), step_before (the last measured step before; NaN if it was missed), and
+        steps_to_result, the S(B) of the search at batch_size (NaN if no trial reached the goal). Runs with the same
+        number have the same seeds. The rule `tuned` transfers nothing: its base is the batch size itself. If a better
+        trial was found at a base since, its transfers are left out (`stale`).
 
     >>> from analysis import load
     >>> steps(list(load.load(published))).empty  # nothing was transferred there
@@ -64,7 +64,8 @@ def steps(studies: Sequence[StudyData]) -> pd.DataFrame:
                         *study.curve,
                         *(study.goal.metric, study.goal.threshold),
                         *(branch.base, branch.rule, study.batch_size, run, study.trials.at[run, "learning_rate"]),
-                        *(outcome["status"], float(outcome["steps_to_goal"]) if reached else np.inf),
+                        outcome["status"],
+                        *(map(float, outcome[["steps_to_goal", "step_before"]]) if reached else (np.inf, np.nan)),
                         float(own["steps_to_result"]) if own["reached"] else np.nan,
                     )
                     rows.append(dict(zip(RUNS, values, strict=True)))
@@ -119,8 +120,8 @@ def table(runs: pd.DataFrame) -> pd.DataFrame:
         goal), with its interval low, high between order statistics (infinite where it is open); tuned_learning_rate,
         tuned_missed and tuned_steps, the same for the configuration tuned at batch_size; steps_to_result, the S(B) of
         the search there (NaN if no trial reached the goal); steps_lost, the median over seeds of the ratio of steps to
-        the steps of the tuned configuration with the same seed, with its interval lost_low, lost_high (NaN if the tuned
-        configuration missed the goal with at least half of the seeds).
+        the steps of the tuned configuration with the same seed, with its interval lost_low, lost_high, wider by what
+        the evaluation grid hides (NaN if the tuned configuration missed the goal with at least half of the seeds).
 
     >>> runs = pd.DataFrame({"workload": "digits", "optimizer": "sgd", "goal_metric": "val/classification_error",
     ...     "goal_threshold": 0.05, "base_batch_size": [8] * 3 + [64] * 3, "rule": ["linear"] * 3 + ["tuned"] * 3,
@@ -171,7 +172,13 @@ def _row(moved: pd.DataFrame, tuned: pd.DataFrame | None) -> dict[str, Any]:
     with np.errstate(invalid="ignore"):
         ratios = moved.loc[both, "steps"].to_numpy(dtype=float) / reference
     ratios[np.isnan(ratios)] = np.inf  # both missed the goal: the transfer gets no credit
-    return row | _median(ratios, "steps_lost", "lost_low", "lost_high")
+    lost = _median(ratios, "steps_lost", "lost_low", "lost_high")
+    within = np.exp(sum(_moved_by_grid(each.loc[both]) for each in (moved, tuned)))
+    return row | lost | {"lost_low": lost["lost_low"] / within, "lost_high": lost["lost_high"] * within}
+
+
+def _moved_by_grid(runs: pd.DataFrame) -> float:
+    return intervals.moved_by_grid(*runs.reindex(columns=["steps", "step_before"]).to_numpy(dtype=float).T)
 
 
 def _median(values: np.ndarray, *names: str) -> dict[str, float]:

@@ -41,3 +41,10 @@ def test_the_arm_that_missed_the_goal_is_named(verified, small, large, missed):
     [said] = sentences(rows)
     assert f"the goal was missed by {missed}" in said
     assert np.isnan(rows["steps_ratio"].iloc[1])
+
+
+def test_seeds_of_one_cell_know_the_ratio_to_a_cell_of_the_evaluation_grid(verified):
+    """Every seed ends at 44 and at 40 steps; 43 and 40 would look alike."""
+    again = verified([44] * 4, [40] * 4).iloc[1]
+    assert again["steps_ratio"] == pytest.approx(1.1)
+    assert again["steps_ratio_low"] < 43 / 40 < 1.1 < again["steps_ratio_high"] < 1.25

@@ -8,6 +8,8 @@ import pytest
 from analysis.tables import compare
 
 INF = math.inf
+CELL = 1.11
+"""At most the factor by which the evaluation grid widens each end."""
 
 
 @pytest.fixture
@@ -33,7 +35,9 @@ def test_ahead_behind_and_missed(raced):
     pairs = compare.table(studies)
     assert list(pairs["batch_size"]) == [1, 4, 16, 64]  # those that both were tuned at
     assert list(pairs["speed_up"].fillna(-1)) == [0.5, 1, INF, -1]
-    assert list(pairs["low"]) == [0.5, 1, 40, 0]  # 2,000 steps without the goal are 40 times 50
+    # Known to a cell of the grid: 2,000 steps without the goal are 40 times 50.
+    for low, ratio in zip(pairs["low"], [0.5, 1, 40, 0], strict=True):
+        assert ratio / CELL <= low < ratio or low == ratio == 0
 
 
 def test_searches_of_unequal_numbers_are_compared_at_the_smaller_one(raced):
@@ -44,7 +48,7 @@ def test_searches_of_unequal_numbers_are_compared_at_the_smaller_one(raced):
 
 def test_nothing_is_shown_of_searches_that_learn_from_their_trials(raced):
     studies = raced({"momentum": {4: [50] * 8}, "sgd": {4: [100] * 8}})
-    assert list(compare.table(studies)["low"]) == [2]
+    assert 2 / CELL <= compare.table(studies)["low"].item() < 2
     studies[0].question["search"]["sampler"] = "tpe"
     [row] = compare.table(studies).to_dict("records")
     assert (row["speed_up"], math.isnan(row["low"]), math.isnan(row["high"])) == (2, True, True)

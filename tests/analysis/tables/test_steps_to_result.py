@@ -30,6 +30,7 @@ def test_one_study(results):
     found = {"steps_to_result": 300, "examples_to_result": 9600, "trial": 3, "tuned_trial": 3}
     # Of four trials, two cannot be said to lie above their median.
     interval = {"steps_n": 300.0, "low": 300.0, "high": INF, "censored_at": 2000.0, "first_evaluation": 1}
+    interval["step_before"] = 281
     counts = {"complete": 4, "incomplete": 0, "infeasible": 1}
     trained = {"train_steps": 2000, "budget_multiple": 1.0, "steps_trained": 2000 + 400 + 7 + 300 + 300}
     assert row == names | goal | found | interval | counts | trained
