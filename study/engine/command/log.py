@@ -20,6 +20,8 @@ STEP = "step"
 SPLITS = ("train/", "val/", "test/")
 EMPTY = ("", "none", "null", "na", "n/a", "-", "<na>")
 """Texts, in lower case, for a metric that was not measured."""
+ALIKE = 1e-3
+"""Relative difference of two evaluations of one model, which GPUs may make in the last digits."""
 COMPARED = 4096
 """Bytes before the new lines of a file that are compared with what was read."""
 
@@ -27,20 +29,26 @@ COMPARED = 4096
 class MetricLog:
     """The metrics in a file so far.
 
-    A line adds to the line before if both have the same step. A smaller step means that the script went on from a
-    checkpoint: its line replaces all later ones.
+    A line adds to the line before if both have the same step. The first line of a script that was started again may
+    have a smaller step, because it went on from a checkpoint: it replaces all later lines.
+
+    Arguments:
+        metric, threshold: of the goal.
 
     Attributes:
         rows: step -> metric -> value, by increasing step; values may be NaN.
         columns: the names in the lines so far, in order.
     """
 
-    def __init__(self, path: Path, metric: str) -> None:
-        self.path, self.metric = path, metric
+    def __init__(self, path: Path, metric: str, threshold: float = -math.inf) -> None:
+        self.path, self.metric, self.threshold = path, metric, threshold
         self.rows: dict[int, dict[str, float]] = {}
         self.columns: dict[str, None] = {}
+        self._met: dict[int, None] = {}  # steps that meet the goal, and steps with a metric that is not finite: scripts
+        self._bad: dict[int, None] = {}  # may log every step, and a search through all rows would take a core
+        self._started = False  # the next line may be the first of a script that was started again
         self._number = 0
-        self._read = b""
+        self._read = bytearray()
         self._header: list[str] | None = None
         self._is_json: bool | None = None
         self.may_be_cut = False  # the last line, of numbers without a line break behind them: 0. may be half of 0.25
@@ -61,23 +69,33 @@ class MetricLog:
     @property
     def first_bad_step(self) -> int | None:
         """The first step with a metric that is not finite; None if there is none."""
-        bad = (step for step, row in self.rows.items() if not all(map(math.isfinite, row.values())))
-        return next((max(1, step) for step in bad), None)
+        return next((max(1, step) for step in self._bad), None)
 
-    def read(self, ended: bool = False) -> None:
+    @property
+    def first_met(self) -> int | None:
+        """The first step that meets the goal, if it is before the first bad one; None if there is none."""
+        end = self.first_bad_step or math.inf
+        return next((step for step in self._met if 0 < step < end), None)
+
+    def read(self, ended: bool = False, earlier: bool = False) -> None:
         """Read the lines that are new. A last line without its line break is waited for, unless the script has `ended`.
 
+        Arguments:
+            earlier: they are of the script before it was interrupted, maybe several times.
+
         Raises:
-            Failed: a line cannot be read, has no step, or has something else than a number as the goal's metric; or the
-                file lost lines that were read.
+            Failed: a line cannot be read, has no step or a smaller one than the line before, or has something else than
+                a number as the goal's metric; or the file lost lines that were read.
         """
         content = self._new()
         whole = content if ended else content[: content.rfind(b"\n") + 1]
         self._read += whole
         for line in whole.decode(errors="replace").removesuffix("\n").split("\n") if whole else ():
             self._number += 1
+            self._started |= earlier
             if line.strip():
                 self._add(line)
+        self._started |= earlier
         self.may_be_cut = bool(whole) and whole[-1:] != b"\n" and not self._is_json
 
     def _new(self) -> bytes:
@@ -110,11 +128,11 @@ class MetricLog:
         step = _number(values.get(STEP))
         if step is None or not (math.isfinite(step) and step >= 0 and step == int(step)):
             raise self._failed(f"must have a {STEP}, the whole number of updates made", line)
-        for later in [each for each in self.rows if each > step]:
-            del self.rows[later]
+        self._go_back(int(step), line)
         row = self.rows.setdefault(int(step), {})
         for name, value in values.items():
             if name.startswith(SPLITS) and (number := _number(value)) is not None:
+                self._check_again(name, row, number, line)
                 row[name] = number
             elif isinstance(value, Mapping) and self.metric.startswith(f"{name}/"):
                 raise self._failed(f'must have flat names, as in {{"{STEP}": 100, "{self.metric}": 0.25}}', line)
@@ -124,6 +142,39 @@ class MetricLog:
                     "tensor, write .item())",
                     line,
                 )
+        self._started = False
+        for steps, holds in (
+            (self._bad, not all(map(math.isfinite, row.values()))),
+            (self._met, row.get(self.metric, math.inf) < self.threshold),
+        ):
+            steps.pop(int(step), None)
+            if holds:
+                steps[int(step)] = None
+
+    def _go_back(self, step: int, line: str) -> None:
+        """Drop the rows behind a step. Raises Failed if there are some and the script was not started again."""
+        if self.last_step > step and not self._started:
+            raise self._failed(
+                f"must have a {STEP} of at least {self.last_step:,}, the one before: count the updates of all epochs, "
+                "not those of each; of several processes, let one write; and let a script that starts itself again "
+                "write CSV and repeat the header",
+                line,
+            )
+        while self.last_step > step:
+            later, _ = self.rows.popitem()
+            self._bad.pop(later, None)
+            self._met.pop(later, None)
+
+    def _check_again(self, name: str, row: Mapping[str, float], number: float, line: str) -> None:
+        """Raise Failed if the goal's metric was another number in a line before with the same step."""
+        before = row.get(name, number)
+        alike = math.isclose(before, number, rel_tol=ALIKE) or (math.isnan(before) and math.isnan(number))
+        if name == self.metric and not (alike or self._started):
+            raise self._failed(
+                f"must not have another {name} than {before:g}, of a line before with the same {STEP}: let one process "
+                "write it, once at each evaluation",
+                line,
+            )
 
     def _parsed(self, line: str) -> Mapping[str, Any] | None:
         """The values of a line by name; None for the header of a CSV file, which a restarted script may repeat.
@@ -153,6 +204,7 @@ class MetricLog:
             if len(set(metrics)) < len(metrics):
                 raise self._failed("must name each metric once", line)
         if cells == self._header:
+            self._started = True
             return None
         if len(cells) != len(self._header):
             raise self._failed(f"must have {len(self._header)} cells, as the header", line)

@@ -75,7 +75,7 @@ class _Run:
         (self.folder / FOLDER).mkdir(parents=True, exist_ok=True)
         (self.folder / TRIAL).write_text(record)
         drop_half_line(self.folder / LOG)
-        self.log = MetricLog(self.folder / LOG, study.goal.metric)
+        self.log = MetricLog(self.folder / LOG, study.goal.metric, study.goal.threshold)
         given = {
             "batch_size": study.batch_size,
             "steps": study.train_steps,
@@ -91,7 +91,7 @@ class _Run:
     def curve(self, proposals: Proposals) -> Curve:
         """Run the command until its metrics end the trial, or it ends."""
         start = time.perf_counter()
-        self._read()  # the lines of an interrupted trial, before the script can overwrite them
+        self._read(earlier=True)  # the lines of an interrupted trial, before the script can overwrite them
         with Process(self.words, self.folder / OUTPUT, self.environment) as process:
             while True:
                 status = process.poll()  # first: what it wrote before it ended is read
@@ -108,9 +108,9 @@ class _Run:
         ended = {"status": status, "stopped": ended_by or "", "output": output}
         return self._curve(ended, time.perf_counter() - start)
 
-    def _read(self, ended: bool = False) -> None:
+    def _read(self, ended: bool = False, earlier: bool = False) -> None:
         try:
-            self.log.read(ended)
+            self.log.read(ended, earlier)
         except Failed:
             self._forget()
             raise
@@ -122,19 +122,13 @@ class _Run:
     def _ended_by(self, limit: int) -> str | None:
         """Why the metrics so far end the trial: `diverged`, `goal`, or `limit` if it has fallen behind or passed its
         budget; None if they do not. A trial at the end of its budget ends by itself."""
-        if STOPPING[self.study.stopping].ends_at_goal and self._crossing() is not None:
+        if STOPPING[self.study.stopping].ends_at_goal and self.log.first_met is not None:
             return "goal"
         if self.log.first_bad_step is not None:
             return "diverged"
         if limit < self.study.train_steps:
             return "limit" if self.log.passed(limit) else None
         return "limit" if self.log.last_step > self.study.train_steps else None
-
-    def _crossing(self) -> int | None:
-        """The first step at which the goal is met; None if there is none before the trial diverges."""
-        goal, end = self.study.goal, self.log.first_bad_step or np.inf
-        rows = ((step, row.get(goal.metric, np.inf)) for step, row in self.log.rows.items() if 0 < step < end)
-        return next((step for step, error in rows if error < goal.threshold), None)
 
     def _curve(self, ended: Mapping[str, Any], seconds: float) -> Curve:
         """The curve: the metrics up to the goal, if the trial stops there, or to where it diverged.
@@ -159,7 +153,7 @@ class _Run:
         if error := error or (log.missing() if bad is None else None):
             self._forget()
             raise error
-        crossing = self._crossing() if ended["stopped"] == "goal" else None
+        crossing = self.log.first_met if ended["stopped"] == "goal" else None
         bad = None if crossing else bad
         end = crossing + 1 if crossing else bad or np.inf
         rows = {step: row for step, row in log.rows.items() if step < end}

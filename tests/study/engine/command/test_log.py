@@ -116,3 +116,47 @@ def test_a_script_may_write_all_lines_again(tmp_path):
     (tmp_path / "metrics").write_text(f"{HEADER}5,0.9\n10,0.8\n15,0.7\n")
     log.read()
     assert log.rows == {5: {"val/loss": 0.9}, 10: {"val/loss": 0.8}, 15: {"val/loss": 0.7}}
+
+
+FALLS = {
+    "the steps of each epoch": "5,0.9\n10,0.8\n5,0.2\n",
+    "several processes": "5,0.9\n10,0.9\n5,0.8\n10,0.8\n",
+    "another value at a step": "5,0.9\n5,0.2\n",
+    "NaN and a value at a step": "5,nan\n5,0.2\n",
+}
+AS_JSON = '{{"step": {}, "val/loss": {}}}\n'
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["CSV", "JSON"])
+@pytest.mark.parametrize("lines", FALLS.values(), ids=FALLS)
+def test_steps_that_count_something_else_are_refused(tmp_path, lines, as_json):
+    """They met the goal: at step 5 of the second epoch, or by the examples of one process."""
+    cells = [line.split(",") for line in lines.split()]
+    rows = [AS_JSON.format(step, loss.replace("nan", "NaN")) for step, loss in cells]
+    (tmp_path / "metrics").write_text("".join(rows) if as_json else HEADER + lines)
+    with pytest.raises(Failed, match=r"must have a step of at least 10, the one before: count|must not have another"):
+        MetricLog(tmp_path / "metrics", "val/loss", 0.3).read()
+
+
+RESTARTS = {
+    "of the sweep": ["5,0.9\n10,nan\n15,0.1\n", "10,0.8\n15,0.7\n"],
+    "of the sweep, twice": ["5,0.9\n10,nan\n15,0.1\n10,0.2\n15,0.1\n", "10,0.8\n15,0.7\n"],
+    "of the script by itself": ["5,0.9\n", f"10,nan\n15,0.1\n{HEADER}10,0.8\n15,0.7\n"],
+    "at the same step": ["5,0.9\n10,nan\n", "10,0.8\n15,0.7\n"],
+    "none, but a last digit": ["5,0.9\n", "10,0.8\n10,0.80000001\n15,0.7\n"],
+}
+
+
+@pytest.mark.parametrize("kind", RESTARTS)
+def test_a_script_that_was_started_again_may_go_back(tmp_path, kind):
+    log = MetricLog(tmp_path / "metrics", "val/loss", 0.3)
+    before, after = RESTARTS[kind]
+    (tmp_path / "metrics").write_text(HEADER + before)
+    log.read(earlier=True)
+    (tmp_path / "metrics").write_text(HEADER + before + after)
+    log.read()
+    assert {step: round(row["val/loss"], 3) for step, row in log.rows.items()} == {5: 0.9, 10: 0.8, 15: 0.7}
+    assert (log.first_bad_step, log.first_met) == (None, None)
+    (tmp_path / "metrics").write_text(HEADER + before + after + "20,0.2\n25,nan\n")
+    log.read()
+    assert (log.first_bad_step, log.first_met) == (25, 20)

@@ -98,6 +98,7 @@ FAILS = {
     "no step": ('{"val/loss": 1}\n', "waits", "line 1 of .* must have a step"),
     "half a step": ("step,val/loss\n1.5,1\n", "waits", "line 2 of .* must have a step, .* but got '1.5,1'"),
     "too few cells": ("step,val/loss\n1\n", "waits", "line 2 of .* must have 2 cells"),
+    "steps of each epoch": ("step,val/loss\n10,0.9\n20,0.8\n10,0.2\n", "waits", "must have a step of at least 20, the"),
     "no JSON": ('{"step": 1, "val/loss": 1}\nstep 2\n', "waits", "line 2 of .* must be one whole JSON object"),
 }  # fmt: skip
 
