@@ -1,11 +1,10 @@
 """A command that runs as a process. Neither it nor what it starts outlives the worker."""
 
 import os
+import secrets
 import signal
 import subprocess
-from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -13,15 +12,22 @@ from study.errors import Failed
 
 GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL."""
-GUARD = "trap '' INT TERM HUP; read _; kill -KILL 0"
+MARK = "BATCH_SIZE_STUDY_TRIAL"
+"""How the name of a variable begins that the environment of a command has, and that of all that it starts."""
+FIND = """grep -lzs "^$0=" /proc/[0-9]*/environ | grep -o '[0-9]*'"""
+GUARD = f"""trap '' INT TERM HUP; read _
+for round in 1 2 3; do for each in $({FIND}); do kill -KILL $each; done; done
+kill -KILL 0"""
 """A shell that leads the process group of the command. Its input is a pipe that only the worker holds: when the worker
-dies, however it dies, the shell kills its group, itself included."""
-LAST_LINES, LAST_CHARACTERS = 20, 2000
-"""What is kept of the output of a command."""
+ends the trial or dies, however it dies, the shell kills all processes with the variable $0, also those that left the
+group, and then its group, itself included. They may start others meanwhile, so it looks again. Systems without /proc
+have the group alone."""
+LAST_LINES, LAST_CHARACTERS, LAST_BYTES = 20, 2000, 2**16
+"""What is kept of the output of a command, and where it is looked for: behind the progress bars of hours."""
 
 
 class Process:
-    """A running command. Leaving the block kills what is left of its process group.
+    """A running command. Leaving the block kills what is left of it and of what it started.
 
     Arguments:
         output: the file that gets what the command prints.
@@ -32,16 +38,20 @@ class Process:
 
     def __init__(self, words: Sequence[str], output: Path, environment: Mapping[str, str]) -> None:
         self.words, self.output = words, output
-        self._guard = subprocess.Popen(["/bin/sh", "-c", GUARD], stdin=subprocess.PIPE, process_group=0)
+        mark = f"{MARK}_{secrets.token_hex(8)}"
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", GUARD, mark], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0
+        )
         try:
             with output.open("ab") as file:
+                self._start = file.tell()
                 # The path of a program is looked up in the PATH of this environment.
                 self._process = subprocess.Popen(
                     words,
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    env=dict(environment),
+                    env={**environment, mark: "1"},
                     process_group=self._guard.pid,
                 )
         except OSError as error:
@@ -56,9 +66,11 @@ class Process:
         self._process.wait()
 
     def _end(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # the guard is gone; so is its group, or it is another's
+        try:
+            self._guard.communicate(timeout=GRACE)  # closes its input
+        except subprocess.TimeoutExpired:  # the command stopped its group
             os.killpg(self._guard.pid, signal.SIGKILL)
-        self._guard.communicate()
+            self._guard.communicate()
 
     def poll(self) -> int | None:
         """The exit status; None while it runs. Below 0: the number of the signal that ended it."""
@@ -75,5 +87,8 @@ class Process:
 
     def last_output(self) -> str:
         """The last lines of what the command printed."""
-        with self.output.open(errors="replace") as file:
-            return "".join(deque(file, LAST_LINES)).strip()[-LAST_CHARACTERS:]
+        with self.output.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(self._start, size - LAST_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+        return "\n".join(lines[-LAST_LINES:]).strip()[-LAST_CHARACTERS:]

@@ -1,14 +1,15 @@
 """Commands as trials: what their metrics, their ends and early stopping make of them."""
 
+import os
 import shlex
+import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers.desks import Desk
-from helpers.processes import alive
+from helpers.processes import alive, wait_until
 
 from analysis.counting import COMPLETE, INFEASIBLE, Goal, Measured, outcome
 from study.engine.command import process
@@ -127,18 +128,47 @@ def test_a_command_that_ignores_sigterm_is_killed(make_study, tmp_path, monkeypa
     assert (curve.command["stopped"], curve.command["status"]) == ("goal", -9)
 
 
-def test_what_a_command_started_ends_with_it(tmp_path):
-    words = ["sh", "-c", "sleep 60 & echo $!; sleep 0.05"]
-    with process.Process(words, tmp_path / "output", {"PATH": "/usr/bin:/bin"}) as command:
-        while command.poll() is None:
-            time.sleep(0.01)
-        left = {int(command.last_output())}
-        assert alive(left)
-    for _ in range(100):
-        if not alive(left):
-            break
-        time.sleep(0.01)
-    assert not alive(left)
+STARTED = {
+    "in its group": "sleep 60 & echo $!",
+    "in a session of its own": "setsid sleep 60 & echo $!",
+    "by one that ended": "(setsid sh -c 'sleep 60 & echo $!' &)",
+    "that ignores SIGTERM": "setsid sh -c 'trap \"\" TERM; echo $$; exec sleep 60' &",
+}
+DIES = """
+import os, signal, sys, time
+from pathlib import Path
+from study.engine.command.process import Process
+process = Process(["sh", "-c", sys.argv[1] + " sleep 60"], Path(sys.argv[2]), dict(os.environ))
+while not process.last_output().isdigit():
+    time.sleep(0.01)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("worker", ["lives", "dies"])
+@pytest.mark.parametrize("started", STARTED.values(), ids=STARTED)
+def test_what_a_command_started_ends_with_it(tmp_path, started, worker):
+    started = started if started.endswith("&") else f"{started};"
+    output = tmp_path / "output"
+    if worker == "dies":
+        subprocess.run([sys.executable, "-c", DIES, started, str(output)], check=False)
+    else:
+        with process.Process(["sh", "-c", f"{started} sleep 0.3"], output, dict(os.environ)) as command:
+            wait_until(lambda: command.poll() is not None)
+            assert alive({int(command.last_output())})
+    wait_until(lambda: not alive({int(output.read_text())}))
+
+
+def test_the_end_of_a_long_output_is_kept(tmp_path):
+    """Neither the whole file nor a line without an end is read, and no output of an earlier run."""
+    output = tmp_path / "output"
+    output.write_text("the output of an earlier run\n")
+    with process.Process(["true"], output, dict(os.environ)) as command:
+        assert command.last_output() == ""
+        os.truncate(output, 2**36)  # 64 GiB that take no room
+        with output.open("ab") as file:
+            file.write(b"\rstep 1\rstep 2\nna\xefve [bold]\n" + "änderung\n".encode())
+        assert command.last_output().splitlines()[-4:] == ["step 1", "step 2", "na\ufffdve [bold]", "änderung"]
 
 
 @pytest.mark.parametrize(
