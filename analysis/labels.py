@@ -1,9 +1,10 @@
 """Write numbers, durations, goals and lists for people, the same way everywhere. Standard library only."""
 
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import floor, isinf, log10
 from numbers import Integral
+from typing import Any
 
 SPLITS = {"val": "validation", "train": "training", "test": "test"}
 ERRORS = {"classification_error": "error", "cross_entropy_error": "cross entropy"}
@@ -13,6 +14,8 @@ OPTIMIZERS = {
     **{"nesterov": "Nesterov", "folded_momentum": "Folded momentum", "unknown": "Unnamed optimizer"},
 }
 """Optimizer -> its name in the literature; imported runs that name none have `unknown`."""
+TIMEOUT = "timeout"
+"""Why a command was stopped that hung."""
 BOUNDS = {"=": "", ">": "≥ ", "<": "≤ "}
 """Bound -> its prefix before a number in a table."""
 BOUNDS_IN_WORDS = {"=": "", ">": "at least ", "<": "at most "}
@@ -128,6 +131,25 @@ def exit_text(status: int) -> str:
     ('ended with exit status 1', 'was ended by SIGKILL')
     """
     return f"ended with exit status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
+
+
+def failed(ended: Mapping[str, Any]) -> bool:
+    """Whether a command failed, by the record of its end (docs/reference/format.md); one that was stopped did not.
+
+    >>> failed({"status": 1, "stopped": ""}), failed({"status": -15, "stopped": "goal"})
+    (True, False)
+    """
+    return bool(ended["stopped"] == TIMEOUT or (ended["status"] and not ended["stopped"]))
+
+
+def end_text(ended: Mapping[str, Any]) -> str:
+    """How a command that failed ended.
+
+    >>> end_text({"status": -15, "stopped": "timeout"}), end_text({"status": 2, "stopped": ""})
+    ('was ended because it wrote no new metrics for too long', 'ended with exit status 2')
+    """
+    silent = "was ended because it wrote no new metrics for too long"
+    return silent if ended.get("stopped") == TIMEOUT else exit_text(ended["status"])
 
 
 def metric_text(metric: str) -> str:

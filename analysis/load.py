@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from analysis import counting, units
 from analysis.counting import RECORDED, STOPPING, Branch, Goal, Rule, Stopping
+from analysis.labels import failed
 from analysis.measurements import LoadError, MeasurementReader, files, reading, trial_records
 from analysis.question import batch_schedules, older, stages
 
@@ -311,7 +312,7 @@ def load_study(folder: Path | str) -> StudyData:
     trials = _trials(records)
     reader = MeasurementReader(folder, frozenset(trials.index))
     ended = {index: record["command"] for index, record in sorted(records.items()) if record.get("command")}
-    failures = {index: each for index, each in ended.items() if each["status"] and not each["stopped"]}
+    failures = {index: each for index, each in ended.items() if failed(each)}
     return StudyData(folder, older.question(held["question"]), provenance, trials, list(metrics), reader, failures)
 
 

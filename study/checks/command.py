@@ -71,6 +71,11 @@ def check_engine(study: Study, placement: Placement) -> None:
             f"engine=command trains by a command of yours, but {study.name} is a model that this program trains; give "
             "workload=command workload.command='python train.py ...' (docs/guide/own-script.md)."
         )
+    if placement.timeout is not None:
+        raise UsageError(
+            f"engine.timeout={placement.timeout:g} ends commands that hang, but {study.name} is a model that this "
+            "program trains; leave it out."
+        )
 
 
 def check_program(command: Command) -> None:

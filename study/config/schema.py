@@ -234,6 +234,11 @@ class EngineConfig:
         "auto",
         values="`auto`, `true`, `false`",
     )
+    timeout: float | None = key(
+        "with `workload=command`: a command that writes no new line of metrics for this many seconds hangs; it is "
+        "ended and counts as failed, see `workload.failed`. Null: no limit",
+        None,
+    )
 
 
 @dataclass

@@ -30,6 +30,7 @@ class Placement:
         data_memory: GiB of data that a process may hold on its device; None: a share of the device's memory.
         loaders: reader processes per worker for data that do not fit.
         compile: whether updates of lanes are compiled; `auto`: on a GPU, if the study is much longer than compiling.
+        timeout: seconds without new metrics after which a command counts as failed; None: no limit.
         checkpoint_minutes: minutes between checkpoints of running trials; None: no checkpoints.
 
     Raises:
@@ -44,6 +45,7 @@ class Placement:
     data_memory: float | None = None
     loaders: int = 2
     compile: str | bool = "auto"
+    timeout: float | None = None
     checkpoint_minutes: float | None = 10.0
 
     def __post_init__(self) -> None:
@@ -61,6 +63,10 @@ class Placement:
             raise UsageError(f"engine.loaders must be at least 0, but got {self.loaders}.")
         if self.compile != "auto" and not isinstance(self.compile, bool):
             raise UsageError(f"engine.compile must be auto, true or false, but got {self.compile!r}.")
+        if self.timeout is not None and not (math.isfinite(self.timeout) and self.timeout > 0):
+            raise UsageError(
+                f"engine.timeout must be a number of seconds above 0, or null for no limit, but got {self.timeout:g}."
+            )
         minutes = self.checkpoint_minutes
         if minutes is not None and not (math.isfinite(minutes) and minutes >= 0):
             raise UsageError(

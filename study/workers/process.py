@@ -313,7 +313,8 @@ class _Worker:
         parent = _Parent(self.pipe, self.team, Pace(None), order)
         setting, workload = self._setting, cast(Any, build(order.study.workload))
         assert order.folder is not None
-        place = Place(order.folder, environment(setting.variables, setting.placement, setting.number))
+        variables = environment(setting.variables, setting.placement, setting.number)
+        place = Place(order.folder, variables, setting.placement.timeout)
         for curve in train(order.study, workload, parent, place):
             parent.report(messages.Finished(curve))
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.estimates import tuned
-from analysis.labels import counted, exit_text
+from analysis.labels import counted, end_text
 from analysis.load import STUDY, StudyData
 
 LONGEST = 200
@@ -68,7 +68,7 @@ def example(studies: Sequence[StudyData]) -> str:
     lines = ended["output"].splitlines()
     last = f"its last line is {lines[-1][:LONGEST]!r}" if lines else "it printed nothing"
     where = f"; all of its output: {output}" if output.exists() else ""
-    return f"trial {index} at batch size {study.batch_size:,} {exit_text(ended['status'])}, and {last}{where}"
+    return f"trial {index} at batch size {study.batch_size:,} {end_text(ended)}, and {last}{where}"
 
 
 def lower(studies: Sequence[StudyData]) -> dict[str, float]:

@@ -77,8 +77,9 @@ class MetricLog:
         end = self.first_bad_step or math.inf
         return next((step for step in self._met if 0 < step < end), None)
 
-    def read(self, ended: bool = False, earlier: bool = False) -> None:
-        """Read the lines that are new. A last line without its line break is waited for, unless the script has `ended`.
+    def read(self, ended: bool = False, earlier: bool = False) -> bool:
+        """Read the lines that are new; returns whether there are some. A last line without its line break is waited
+        for, unless the script has `ended`.
 
         Arguments:
             earlier: they are of the script before it was interrupted, maybe several times.
@@ -97,6 +98,7 @@ class MetricLog:
                 self._add(line)
         self._started |= earlier
         self.may_be_cut = bool(whole) and whole[-1:] != b"\n" and not self._is_json
+        return bool(whole)
 
     def _new(self) -> bytes:
         """The content behind what was read. A file that is shorter is waited for: a script may write all lines again.

@@ -1,6 +1,7 @@
 """Trials -> curves by running the command of a workload: one process for each trial."""
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from analysis.counting import STOPPING
-from analysis.labels import exit_text
+from analysis.labels import TIMEOUT, end_text, failed
 from study.engine.command.log import MetricLog, drop_half_line
 from study.engine.command.process import Process
 from study.engine.cost import Cost
@@ -38,10 +39,12 @@ class Place:
     Attributes:
         folder: of the search; each trial has a folder in it.
         environment: the variables of the commands.
+        timeout: seconds without a new line of metrics after which a command counts as failed; None: no limit.
     """
 
     folder: Path
     environment: Mapping[str, str]
+    timeout: float | None = None
 
     def of(self, trial: Trial) -> Path:
         """The folder of a trial."""
@@ -68,7 +71,7 @@ class _Run:
 
     def __init__(self, study: Study, workload: Command, trial: Trial, place: Place) -> None:
         self.study, self.workload, self.trial = study, workload, trial
-        self.environment, self.folder = place.environment, place.of(trial)
+        self.place, self.folder = place, place.of(trial)
         record = json.dumps(asdict(trial), default=float)
         if not (workload.keeps_folder and _content(self.folder / TRIAL) == record):
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -90,13 +93,15 @@ class _Run:
 
     def curve(self, proposals: Proposals) -> Curve:
         """Run the command until its metrics end the trial, or it ends."""
-        start = time.perf_counter()
+        start = moved = time.perf_counter()
         self._read(earlier=True)  # the lines of an interrupted trial, before the script can overwrite them
-        with Process(self.words, self.folder / OUTPUT, self.environment) as process:
+        with Process(self.words, self.folder / OUTPUT, self.place.environment) as process:
             while True:
                 status = process.poll()  # first: what it wrote before it ended is read
-                self._read(ended=status == 0)
-                ended_by = self._ended_by(proposals.step_limit(self.trial.index))
+                if self._read(ended=status == 0):
+                    moved = time.perf_counter()
+                hangs = status is None and time.perf_counter() - moved > (self.place.timeout or math.inf)
+                ended_by = self._ended_by(proposals.step_limit(self.trial.index), hangs)
                 if ended_by or status is not None:
                     break
                 proposals.reached(lambda: {self.trial.index: self.log.last_step})
@@ -108,9 +113,10 @@ class _Run:
         ended = {"status": status, "stopped": ended_by or "", "output": output}
         return self._curve(ended, time.perf_counter() - start)
 
-    def _read(self, ended: bool = False, earlier: bool = False) -> None:
+    def _read(self, ended: bool = False, earlier: bool = False) -> bool:
+        """Read the new metrics; returns whether there are some."""
         try:
-            self.log.read(ended, earlier)
+            return self.log.read(ended, earlier)
         except Failed:
             self._forget()
             raise
@@ -119,16 +125,19 @@ class _Run:
         """Let the trial begin again in an empty folder: a script that is mended cannot go on from these metrics."""
         (self.folder / TRIAL).unlink()
 
-    def _ended_by(self, limit: int) -> str | None:
-        """Why the metrics so far end the trial: `diverged`, `goal`, or `limit` if it has fallen behind or passed its
-        budget; None if they do not. A trial at the end of its budget ends by itself."""
+    def _ended_by(self, limit: int, hangs: bool) -> str | None:
+        """Why the metrics so far end the trial: `diverged`, `goal`, `limit` if it has fallen behind or passed its
+        budget, or TIMEOUT; None if they do not. A trial at the end of its budget ends by itself, unless it hangs."""
         if STOPPING[self.study.stopping].ends_at_goal and self.log.first_met is not None:
             return "goal"
         if self.log.first_bad_step is not None:
             return "diverged"
-        if limit < self.study.train_steps:
-            return "limit" if self.log.passed(limit) else None
-        return "limit" if self.log.last_step > self.study.train_steps else None
+        budget = self.study.train_steps
+        if self.log.passed(limit) if limit < budget else self.log.last_step > budget:
+            return "limit"
+        if hangs:
+            return "limit" if self.log.passed(budget) else TIMEOUT
+        return None
 
     def _curve(self, ended: Mapping[str, Any], seconds: float) -> Curve:
         """The curve: the metrics up to the goal, if the trial stops there, or to where it diverged.
@@ -139,12 +148,12 @@ class _Run:
         log, bad, error = self.log, self.log.first_bad_step, None
         if log.may_be_cut and not log.would_end(self.study.train_steps):
             error = Failed(self._cut())
-        elif not ended["stopped"]:
-            if ended["status"] and self.workload.failed != INFEASIBLE:
+        elif failed(ended):
+            if self.workload.failed != INFEASIBLE:
                 raise Failed(self._failure(ended))
-            if ended["status"]:
-                bad = log.last_step + 1
-            elif not log.rows:
+            bad = log.last_step + 1
+        elif not ended["stopped"]:
+            if not log.rows:
                 error = Failed(self._no_metrics())
             elif not log.would_end(self.study.train_steps):
                 error = Failed(self._too_short())
@@ -168,8 +177,9 @@ class _Run:
 
     def _failure(self, ended: Mapping[str, Any]) -> str:
         said = f"Its last lines are:\n{ended['output']}\nThe" if ended["output"] else "It printed nothing. The"
+        limit = f", engine.timeout={self.place.timeout:g} seconds, which null or more lifts" if ended["stopped"] else ""
         return (
-            f"{self._name} {exit_text(ended['status'])}. {said} same command continues once the script is mended, with "
+            f"{self._name} {end_text(ended)}{limit}. {said} same command continues once the script is mended, with "
             f"--mix if trials of the script as it was are on file; workload.failed={INFEASIBLE} counts such trials as "
             f"diverged. All output: {self.folder / OUTPUT}"
         )

@@ -27,6 +27,7 @@ SETTINGS = {
     "workload.failed=no": "unknown workload.failed 'no'",
     "engine=lanes": "engine=lanes is for models that this program trains, but command trains by a command",
     "engine.devices=2": "engine.devices=2 is for models .* torchrun",
+    "engine.timeout=0": "engine.timeout must be a number of seconds above 0, or null for no limit, but got 0",
     "precision=bf16": "precision is for models .* let the script choose",
     "evaluation.examples=10": "evaluation.examples is for models",
     "optimizer.no_decay=[bias]": "let the script choose what decays",
@@ -71,6 +72,8 @@ def test_the_engine_may_be_named_for_commands_alone(tmp_path):
     assert job.study.arithmetic == "command"
     with pytest.raises(UsageError, match="engine=command trains by a command of yours, but mlp_digits is a model"):
         whole_sweep.jobs_here(["engine=command", f"results={tmp_path}"], None)
+    with pytest.raises(UsageError, match=r"engine.timeout=60 ends commands that hang, but mlp_digits is a model"):
+        whole_sweep.jobs_here(["engine.timeout=60", f"results={tmp_path}"], None)
 
 
 def test_fixed_hyperparameters_need_not_be_passed(tmp_path):

@@ -23,7 +23,9 @@ SCRIPT = Path(__file__).with_name("script.py")
 STEPS = 40
 
 
-def run(make_study, folder, lines, end="", limit=STEPS, failed="stop", stopping="race", extra=(), rate=0.5):
+def run(
+    make_study, folder, lines, end="", limit=STEPS, failed="stop", stopping="race", extra=(), rate=0.5, timeout=None
+):
     """(the curve, how the trial ended) of a script that appends `lines` and then does `end`."""
     lines = lines.replace("\n", "\\n").replace("{", "{{").replace("}", "}}")
     given = ["{log}", "{steps}", "{batch_size}", "{seed}"]
@@ -40,7 +42,7 @@ def run(make_study, folder, lines, end="", limit=STEPS, failed="stop", stopping=
     )
     desk = Desk([study.trial(0, {"learning_rate": rate})])
     desk.limit = limit
-    [curve] = train(study, workload, desk, Place(folder, {}))
+    [curve] = train(study, workload, desk, Place(folder, {}, timeout))
     measured = Measured(curve.steps, curve.errors["val/loss"], curve.first_bad_step)
     return curve, outcome(study.rule._replace(stopping="goal"), measured, None)
 
@@ -114,6 +116,16 @@ def test_a_crash_may_count_as_infeasible_and_is_kept(make_study, tmp_path):
     curve, ended = run(make_study, tmp_path, CSV[:21], "crash", failed="infeasible")
     assert (ended.status, curve.first_bad_step, curve.steps.tolist()) == (INFEASIBLE, 11, [10])
     assert curve.command == {"status": 3, "stopped": "", "output": "made 40 steps\nthe data are gone"}
+
+
+def test_a_command_that_hangs_fails(make_study, tmp_path):
+    """The time since its last line counts; at the end of its budget it has all that was asked."""
+    with pytest.raises(Failed, match=r"wrote no new metrics for too long, engine.timeout=0.3 seconds, which null or"):
+        run(make_study, tmp_path, CSV[:21], "waits", timeout=0.3)
+    curve, ended = run(make_study, tmp_path, CSV[:21], "waits", failed="infeasible", timeout=0.3)
+    assert (ended.status, curve.first_bad_step, curve.command["stopped"]) == (INFEASIBLE, 11, "timeout")
+    curve, ended = run(make_study, tmp_path, CSV, "waits", timeout=0.3)
+    assert (ended.status, curve.first_bad_step, curve.command["stopped"]) == (COMPLETE, None, "limit")
 
 
 def test_a_program_that_is_not_there(make_study, tmp_path, monkeypatch):
