@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,7 +29,7 @@ def table(studies: Iterable[StudyData]) -> pd.DataFrame:
         `running`, `stopped` or `waiting`), processes (the number that work on it), the numbers of trials wanted,
         complete, infeasible and incomplete (unfinished, or missing below the highest index on file), doubled (trained
         twice, because their process was taken for dead; one copy was discarded), best (fewest steps to the goal so far,
-        NA if none) and seconds_left (0 when done, NaN if unknown).
+        NA if none), seconds_left (0 when done, NaN if unknown) and running (`commands_at_work`).
 
     >>> found = table([study])
     >>> found[["batch_size", "state", "wanted", "complete", "best", "seconds_left"]]
@@ -58,7 +59,31 @@ def _row(study: StudyData) -> dict[str, Any]:
         "doubled": sum(run.get("doubled_trials", 0) for run in study.provenance),
         "best": best,
         "seconds_left": 0.0 if done else _seconds_left(study, counts["complete"], wanted, processes),
+        "running": commands_at_work(study) if processes else [],
     }
+
+
+def commands_at_work(study: StudyData) -> list[dict[str, Any]]:
+    """The trials under way that are commands, by the files that these keep.
+
+    Returns:
+        For each trial: trial (its index), step, steps (its budget), error (of the goal's metric, the
+        latest; None if there is none), seconds (since it began) and silent (seconds since its last line of metrics).
+
+    >>> commands_at_work(study)
+    []
+    """
+    found = []
+    for path in sorted(study.folder.glob("commands/*/progress.json")):
+        index = int(path.parent.name)
+        with suppress(OSError, ValueError):  # the trial begins again meanwhile
+            age = max(0.0, time.time() - path.stat().st_mtime)
+            if index not in study.trials.index and age < SILENCE:
+                held = json.loads(path.read_text())
+                times = {name: held[name] + age for name in ("seconds", "silent")}
+                steps = int(study.question["train_steps"])
+                found.append({"trial": index, "step": held["step"], "steps": steps, "error": held["error"], **times})
+    return found
 
 
 def at_work(folder: Path) -> int:

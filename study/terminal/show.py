@@ -211,7 +211,10 @@ def status(console: Console, progress: pd.DataFrame) -> None:
     """Show the progress of every study; `progress`: from `analysis.tables.status.table`."""
     for (workload, optimizer), curve in progress.groupby(["workload", "optimizer"]):
         console.print(f"[bold]{workload}, {optimizer}[/]")
-        _fitting(console, [_search(row) for row in curve.to_dict("records")], ("search",), LEFT_OUT_OF_SEARCHES)
+        rows = curve.to_dict("records")
+        _fitting(console, [_search(row) for row in rows], ("search",), LEFT_OUT_OF_SEARCHES)
+        for row in rows:
+            _commands(console, row)
         console.print()
     _closing(console, progress)
 
@@ -228,6 +231,19 @@ def _search(row: Mapping[str, Any]) -> dict[str, str]:
         "best so far": "" if pd.isna(row["best"]) else f"{row['best']:,} steps",
         "time left": "" if row["state"] == "done" else "unknown" if pd.isna(left) else rough(left, short=True),
     }
+
+
+def _commands(console: Console, row: Mapping[str, Any]) -> None:
+    """A line for each command under way: a hanging one is silent."""
+    for each in row["running"]:
+        error = "no error yet" if each["error"] is None else f"error {number(each['error'])}"
+        search = f", {row['search']}" if row["search"] else ""
+        console.print(
+            f"Batch size {row['batch_size']:,}{search}: trial {each['trial']} is at step {each['step']:,} of "
+            f"{each['steps']:,} after {rough(each['seconds'])}, {error}, last metrics {rough(each['silent'])} ago.",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def sweeps(console: Console, progress: pd.DataFrame) -> None:

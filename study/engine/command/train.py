@@ -5,6 +5,7 @@ import math
 import shutil
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from analysis.counting import STOPPING
 from analysis.labels import TIMEOUT, end_text, failed
 from study.engine.command.log import MetricLog, drop_half_line
 from study.engine.command.process import Process
+from study.engine.command.progress import Progress
 from study.engine.cost import Cost
 from study.engine.serial import Proposals
 from study.errors import Failed
@@ -24,8 +26,8 @@ from workloads.command import INFEASIBLE, Command
 
 POLL = 0.05
 """Seconds between two looks at a command and its metrics."""
-LOG, OUTPUT, FOLDER, TRIAL = "metrics", "output.txt", "folder", "trial.json"
-"""Files of a trial: its metrics, what it printed, its own folder, and its seeds and hyperparameters."""
+LOG, OUTPUT, FOLDER, TRIAL, PROGRESS = "metrics", "output.txt", "folder", "trial.json", "progress.json"
+"""Files of a trial: its metrics, what it printed, its own folder, its seeds and hyperparameters, and how far it is."""
 SEEDS = 2**31
 """Seeds are below this number: some libraries take no larger ones."""
 UNKNOWN = Cost(step=1e-3, validation=0.0, others=0.0, known=False)
@@ -93,17 +95,20 @@ class _Run:
 
     def curve(self, proposals: Proposals) -> Curve:
         """Run the command until its metrics end the trial, or it ends."""
-        start = moved = time.perf_counter()
+        progress = Progress(self.folder / PROGRESS)
         self._read(earlier=True)  # the lines of an interrupted trial, before the script can overwrite them
-        with Process(self.words, self.folder / OUTPUT, self.place.environment) as process:
+        with ExitStack() as ends:
+            ends.callback(progress.write, self.log, ended=True)
+            process = ends.enter_context(Process(self.words, self.folder / OUTPUT, self.place.environment))
             while True:
                 status = process.poll()  # first: what it wrote before it ended is read
                 if self._read(ended=status == 0):
-                    moved = time.perf_counter()
-                hangs = status is None and time.perf_counter() - moved > (self.place.timeout or math.inf)
+                    progress.moved()
+                hangs = status is None and progress.silent > (self.place.timeout or math.inf)
                 ended_by = self._ended_by(proposals.step_limit(self.trial.index), hangs)
                 if ended_by or status is not None:
                     break
+                progress.write(self.log)
                 proposals.reached(lambda: {self.trial.index: self.log.last_step})
                 time.sleep(POLL)
             if ended_by and status is None:
@@ -111,7 +116,7 @@ class _Run:
             output = process.last_output()
         assert status is not None
         ended = {"status": status, "stopped": ended_by or "", "output": output}
-        return self._curve(ended, time.perf_counter() - start)
+        return self._curve(ended, progress.seconds)
 
     def _read(self, ended: bool = False, earlier: bool = False) -> bool:
         """Read the new metrics; returns whether there are some."""

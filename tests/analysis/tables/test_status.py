@@ -195,3 +195,25 @@ def test_a_process_that_is_killed_is_at_work_no_more(tmp_path, make_study):
         content = claim.read_text()
     claim.write_text(content)
     assert status.at_work(folder) == 0
+
+
+def test_commands_under_way_are_shown(tmp_path, make_study, make_curve, monkeypatch, says):
+    """Not those on file, those that were interrupted long ago, or any of a search that no process works on."""
+    study = make_study()
+    store.open_study(tmp_path, study, RUN)
+    folder = store.study_folder(tmp_path, study)
+    store.save(folder, make_curve(study, 0, reaches=30))
+    held = {"seconds": 200.0, "silent": 65.0, "step": 120, "error": 0.25}
+    for index, age in enumerate([0, 0, 600]):
+        path = folder / "commands" / f"{index:06d}" / "progress.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(held))
+        os.utime(path, (path.stat().st_mtime - age,) * 2)
+    assert "trial 1" not in says("status", tmp_path)
+    monkeypatch.setattr(status, "at_work", lambda _: 1)
+    said = says("status", tmp_path)
+    assert (
+        f"trial 1 is at step 120 of {study.train_steps} after 3 min 20 s, error 0.250, last metrics 1 min 10 s" in said
+    )
+    [row] = json.loads(says("status", tmp_path, "--json"))["rows"]
+    assert [each["trial"] for each in row["running"]] == [1]

@@ -88,7 +88,7 @@ def test_ctrl_c_ends_it_quietly(folders, monkeypatch, capsys):
 
 
 ROW = {"workload": "tiny", "optimizer": "momentum", "batch_size": 8, "search": "", "state": "running", "processes": 1}
-ROW |= {"wanted": 10, "complete": 6, "infeasible": 0, "doubled": 0, "best": pd.NA}
+ROW |= {"wanted": 10, "complete": 6, "infeasible": 0, "doubled": 0, "best": pd.NA, "running": ()}
 UNKNOWN = float("nan")
 TIMES = {
     "of one search unknown": (

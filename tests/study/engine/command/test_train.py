@@ -1,5 +1,6 @@
 """Commands as trials: what their metrics, their ends and early stopping make of them."""
 
+import json
 import os
 import shlex
 import subprocess
@@ -195,6 +196,21 @@ def test_a_trial_that_was_interrupted_begins_again_or_goes_on(make_study, tmp_pa
     curve, _ = run(make_study, tmp_path, lines, extra=extra, rate=rate)
     assert curve.steps.tolist() == steps
     assert curve.errors["val/loss"][-1] == 0.5
+
+
+@pytest.mark.parametrize("extra", [[], ["{folder}"]], ids=["from the start", "goes on"])
+def test_the_seconds_are_those_of_all_runs_that_count(make_study, tmp_path, extra):
+    progress = tmp_path / "commands" / "000000" / "progress.json"
+    with pytest.raises(Failed):
+        run(make_study, tmp_path, "step,val/loss\n10,0.9\n20,0.8\n", "crash", extra=extra)
+    held = json.loads(progress.read_text())
+    assert held["seconds"] >= held["silent"] > 0
+    assert (held["step"], held["error"]) == (20, 0.8)
+    progress.write_text(json.dumps(held | {"seconds": 1000.0}))  # what it took until it was interrupted
+    curve, _ = run(make_study, tmp_path, "step,val/loss\n20,0.7\n40,0.5\n", extra=extra)
+    assert (curve.seconds["training"] > 1000) == bool(extra)
+    progress.write_text("")  # the machine broke down
+    run(make_study, tmp_path, "step,val/loss\n40,0.5\n", extra=extra)
 
 
 USELESS = {
