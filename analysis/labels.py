@@ -143,13 +143,17 @@ def failed(ended: Mapping[str, Any]) -> bool:
 
 
 def end_text(ended: Mapping[str, Any]) -> str:
-    """How a command that failed ended.
+    """How a command that failed ended. Shells add 128 to the number of the signal that ended a script.
 
+    >>> end_text({"status": 137, "stopped": ""})
+    'ended with exit status 137 (perhaps memory ran out)'
     >>> end_text({"status": -15, "stopped": "timeout"}), end_text({"status": 2, "stopped": ""})
     ('was ended because it wrote no new metrics for too long', 'ended with exit status 2')
     """
     silent = "was ended because it wrote no new metrics for too long"
-    return silent if ended.get("stopped") == TIMEOUT else exit_text(ended["status"])
+    killed = ended["status"] in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    why = " (perhaps memory ran out)" if killed else ""
+    return silent if ended.get("stopped") == TIMEOUT else f"{exit_text(ended['status'])}{why}"
 
 
 def metric_text(metric: str) -> str:

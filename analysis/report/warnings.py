@@ -103,7 +103,7 @@ def sentences(
     for (study, goal), row in zip(answered, steps.to_dict("records"), strict=True):
         # An import cannot be searched again: without a trial that reached the goal, only a looser goal helps.
         found += [*(_edges(study, goal) if row["reached"] or not study.imported else ()), *_adaptive(study, goal)]
-        found += [caution for check in (_trials, _noise, _budget) for caution in check(study, goal, row)]
+        found += [caution for check in (_commands, _trials, _noise, _budget) for caution in check(study, goal, row)]
     found += [*_inclusions(answered, pairs), *_unequal(answered, pairs), *_uneven(answered)]
     found += [*_bases(steps, base), *_ends(answered, limits)]
     imported = {s.curve for s, _ in answered if s.imported}
@@ -177,6 +177,13 @@ def _adaptive(study: StudyData, goal: Goal) -> Iterator[Caution]:
     if not study.independent and not _refines(study):
         text = f"{study.question['search']['sampler']} learns from earlier trials, so there is no S_n and no interval"
         yield _about("adaptive", study, goal, text, "add search.reruns=4, or use search=refine")
+
+
+def _commands(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
+    """Some commands failed, maybe for want of memory or by a fault of the machine. `_trials` names most of them."""
+    if study.failures and not failed([study]) and not tuned.nothing_feasible(row):
+        cure = "if it was not for their hyperparameters, mend the command and sweep again in another results=DIR"
+        yield _about("unfinished", study, goal, f"{happened([study])}, and count as diverged", cure)
 
 
 def _refines(study: StudyData) -> bool:

@@ -94,6 +94,17 @@ def test_no_larger_budget_is_advised(tmp_path, make_study, make_curve, write_stu
     assert any("raise the budget" in said for said in data.warnings) == (None in ends.values())
 
 
+def test_a_few_commands_that_failed_are_named(tmp_path, make_study, make_curve, write_study):
+    """They count as diverged, although one that had too little memory says nothing about its hyperparameters."""
+    study = make_study(max_launches=5)
+    killed = {"status": -9, "stopped": "", "output": ""}
+    curves = [replace(make_curve(study, index, reaches=30), command=killed | {"status": 0}) for index in range(4)]
+    write_study(tmp_path, study, [*curves, replace(make_curve(study, 4, bad=11), command=killed)])
+    found = [said for said in build.read([tmp_path]).warnings if "commands failed" in said]
+    assert len(found) == 1
+    assert "1 of 5 commands failed, and count as diverged; if it was not for their hyperparameters, mend" in found[0]
+
+
 RANGES = {
     "one optimizer fails at one batch size, one at both": {("momentum", 8): 1e-2, ("sgd", 8): 1e-2, ("sgd", 64): 1e-2},
     "other learning rates": {("nesterov", 8): 1e-4, ("sgd", 8): 1e-2, ("sgd", 64): 1e-2},

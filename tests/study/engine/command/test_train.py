@@ -91,7 +91,7 @@ def test_with_stopping_budget_the_goal_stops_nothing(make_study, tmp_path):
 FAILS = {
     "a crash": (CSV[:21], "crash", r"ended with exit status 3\. Its last lines are:\nmade 40 steps\nthe data are gone"),
     "a crash in the middle of a line": (CSV[:18], "crash", "exit status 3"),
-    "a signal": (CSV[:21], "killed", "was ended by SIGKILL"),
+    "a signal": (CSV[:21], "killed", r"was ended by SIGKILL \(perhaps memory ran out\)\. Its last lines"),
     "too few steps": ("step,val/loss\n10,0.9\n20,0.5\n", "", "after step 20 of .*/metrics, before its budget of 40"),
     "half a line that meets the goal": ("step,val/loss\n10,0.9\n20,0.", "", "the last line of .* has no line break"),
     "half a line that is far": ("step,val/loss\n10,0.9\n20,9", "", "the last line of .* has no line break"),
