@@ -6,9 +6,10 @@ A file counts if the user wrote it (`study.user_code.ownership`).
 import ast
 import hashlib
 import inspect
+import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -34,8 +35,8 @@ def code(parts: Iterable[Any]) -> dict[str, float]:
 
 def code_of_command(words: Iterable[str]) -> dict[str, float]:
     """`code` and `code <file>` -> a hash, as `code`, of the files that the words of a command name: Python files with
-    all modules of the user's that they import, from their folder or from Python's path, other files by their bytes.
-    Programs of Python's own do not count.
+    all modules of the user's that they import, from their folder or from Python's path, other files by their bytes, and
+    of shell scripts also what their words name. Programs of Python's own do not count.
 
     Arguments:
         words: such as `train.py`, `--config=small.yaml`, or a module after `-m`.
@@ -43,8 +44,8 @@ def code_of_command(words: Iterable[str]) -> dict[str, float]:
     return _joined(_of_words(words))
 
 
-def _of_words(words: Iterable[str]) -> dict[str, float]:
-    """`code_of_command` as file -> hash."""
+def _of_words(words: Iterable[str], seen: Set[str] = frozenset()) -> dict[str, float]:
+    """`code_of_command` as file -> hash. `seen`: the shell scripts in which these words stand."""
     found: dict[str, float] = {}
     for before, word in pairwise(["", *words]):
         path = Path(word.rpartition("=")[2])
@@ -60,7 +61,24 @@ def _of_words(words: Iterable[str]) -> dict[str, float]:
         elif path.is_file() and not path.name.startswith("python") and is_users(str(path)):
             with path.open("rb") as file:
                 found[str(path)] = whole(hashlib.file_digest(file, "sha256").digest())
+            if str(path) not in seen and _is_shell(path):
+                found |= _of_words(_of_lines(path.read_text(errors="replace")), {*seen, str(path)})
     return found
+
+
+def _is_shell(path: Path) -> bool:
+    """Whether a file is a script of a shell, by its name or its first line."""
+    with path.open("rb") as file:
+        return path.suffix in (".sh", ".bash") or re.match(rb"#!.*\b(ba|da|z|k)?sh\b", file.readline(200)) is not None
+
+
+def _of_lines(text: str) -> list[str]:
+    """The words of a shell script; a line that ends within quotes has none."""
+    words = []
+    for line in text.replace("\\\n", " ").splitlines():
+        with suppress(ValueError):
+            words += shlex.split(line, comments=True)
+    return words
 
 
 def _joined(hashes: Mapping[str, float]) -> dict[str, float]:

@@ -12,12 +12,17 @@ from study.config.code_fingerprint import code_of_command
         ["python", "-m", "made_package.train"],
         ["bash", "-c", "python scripts/train.py --lr 0.1"],
         ["python", "-c", "import made_package.train"],
+        ["bash", "wrapper.sh", "0.1"],
+        ["./wrapper", "0.1"],
     ],
-    ids=["script", "module", "shell", "words of Python"],
+    ids=["script", "module", "shell", "words of Python", "shell script", "program of a shell"],
 )
 def test_modules_on_pythons_path_count(tmp_path, monkeypatch, words):
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts/train.py").write_text("import made_package.train\n")
+    lines = "source 'a b/activate' # it's mine\n./wrapper.sh; \\\npython -u scripts/train.py --lr $1\n"
+    for name in ("wrapper.sh", "wrapper"):
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{lines}")
     (tmp_path / "src/made_package").mkdir(parents=True)
     (tmp_path / "src/made_package/__init__.py").write_text("")
     (tmp_path / "src/made_package/train.py").write_text("X = 1\n")
