@@ -41,7 +41,7 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame, base: float = 0.0) -> l
     The hyperbola fits better (AICc lower by 3.75)
     Steps fall in proportion to batch size (perfect scaling, within 20%)
     up to about 9 (95%: 3.3 to 44)
-    Steps still fall at the largest batch size that reached the goal, 1,024;
+    Steps still fall at the largest batch size, 1,024;
     the maximum useful batch size is above 170 (95%).
     """
     found = []
@@ -160,9 +160,11 @@ def _useful(limits: pd.DataFrame, first: int, last: _Last) -> str:
     row = limits.loc["maximum_useful_batch_size"]
     if row["estimate_bound"] == ">":
         low = row["estimate_low"]
-        known = f"; the maximum useful batch size is above {_size(low)} (95%)" if 0 < low < last.size else ""
-        words = last.words or " that reached the goal"
-        return f"Steps still fall at the largest batch size{words}, {last.size:,}{known}."
+        it = "it" if last.words else "the maximum useful batch size"
+        known = f"; {it} is above {_size(low)} (95%)" if 0 < low < last.size else ""
+        if last.words:  # what lies beyond is unknown, whether or not steps fall up to there
+            return f"The maximum useful batch size is at least {last.size:,}, the largest{last.words}{known}."
+        return f"Steps still fall at the largest batch size, {last.size:,}{known}."
     if row["estimate_bound"] == "<":
         return f"No batch size saves more than 5% of the steps of {first:,}{_interval(row)}."
     return f"Batch sizes above {_size(row['estimate'])} save at most 5% more{_interval(row)}."

@@ -26,7 +26,13 @@ def said(studies, base=None):
         (BENT, None, ["go from 1,600 at batch size 1 to 40 at 1,024 (40 times fewer)", "search.reruns=4"]),
         (BENT, None, ["Batch sizes above ", " save at most 5% more (95%: above 206)", "scatter about the curve"]),
         ({1: 1600, 2: 800, 4: 400}, None, ["critical batch size at least 4", "up to the largest batch size, 4"]),
-        ({1: 1600, 2: 800, 4: 400}, None, ["Steps still fall at the largest batch size that reached the goal, 4."]),
+        ({1: 1600, 2: 800, 4: 400}, None, ["Steps still fall at the largest batch size, 4."]),
+        (
+            {1: 1600, 2: 800, 4: 400, 8: None},
+            None,
+            ["The maximum useful batch size is at least 4, the largest that reached the goal."],
+        ),
+        ({1: 600, 2: 300, 4: 290, 8: 290, 16: None}, None, ["batch size is at least 8, the largest that reached"]),
         ({1: 1600, 2: 800, 4: 400, 8: None}, None, ["up to the largest batch size that reached the goal, 4"]),
         (FLAT, None, ["Steps do not fall in proportion to batch size anywhere from 1 on."]),
         (FLAT, None, ["No batch size saves more than 5% of the steps of 1."]),
@@ -47,7 +53,7 @@ def test_a_batch_size_that_met_the_goal_at_once_is_not_said_to_have_missed_it(re
     ends = {1: [1600] * 4, 2: [800] * 4, 4: [400] * 4, 8: [40] * 4}
     text = " ".join(said(results(ends, evaluation=Evaluation(0.02))))
     assert "within 20%) up to the largest batch size with known steps, 4" in text
-    assert "Steps still fall at the largest batch size with known steps, 4" in text
+    assert "The maximum useful batch size is at least 4, the largest with known steps" in text
 
 
 def test_the_critical_batch_size_comes_first(results):
