@@ -135,16 +135,20 @@ def _single(pair: pd.DataFrame) -> Iterator[str]:
 
 
 def _at(rows: pd.DataFrame, where: str) -> Iterator[str]:
+    """The batch sizes at which one of two curves needs fewer steps; those that the other missed the goal at, last."""
     shown = [(row.smallest_batch_size, *_turned(row)) for row in rows[rows["shown"]].itertuples()]
     for ahead, behind in dict.fromkeys((each[1], each[2]) for each in shown):
-        sizes = [f"{size:,} ({_range(*rest)})" for size, one, other, *rest in shown if (one, other) == (ahead, behind)]
-        yield f"{ahead} needs fewer steps than {behind} {where} {listed(sizes)}"
+        mine = [(size, *rest) for size, one, other, *rest in shown if (one, other) == (ahead, behind)]
+        missed = [size for size, ratio, *_ in mine if np.isinf(ratio)]
+        parts = [f"{where} {listed(f'{each[0]:,} ({_range(*each[1:])})' for each in mine if each[0] not in missed)}"]
+        parts = parts if len(missed) < len(mine) else []
+        if missed:
+            parts.append(f"{where}{'s' if len(missed) > 1 else ''} {listed(missed)}, where {behind} missed the goal")
+        yield f"{ahead} needs fewer steps than {behind} {', and '.join(parts)}"
 
 
 def _range(ratio: float, low: float, high: float) -> str:
-    """A ratio with its interval; infinite where one of the two missed the goal."""
-    if np.isinf(ratio):
-        return "where the other missed the goal"
+    """A finite ratio with its interval."""
     return f"{ratio:.3g} times, {f'{above(low)} to {high:.3g}' if np.isfinite(high) else f'above {above(low)}'}"
 
 

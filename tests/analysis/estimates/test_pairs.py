@@ -251,6 +251,32 @@ def test_a_search_that_never_reached_the_goal_is_not_tied(ratio, ahead, behind):
     assert said.endswith(f": {ahead} and {behind} have no ratio, as only {ahead} has known steps to the goal.")
 
 
+MISSED = {
+    "one": ({256: INF}, "a needs fewer steps than b {} 256, where b missed the goal"),
+    "several": ({256: INF, 512: INF}, "a needs fewer steps than b {}s 256 and 512, where b missed the goal"),
+    "with others": (
+        {8: 2.0, 64: 3.0, 256: INF, 512: INF},
+        "a needs fewer steps than b {0} 8 (2 times, 1.25 to 2.5) and 64 (3 times, 1.25 to 2.5), and {0}s 256 and 512, "
+        "where b missed the goal",
+    ),
+}
+
+
+@pytest.mark.parametrize(("ratios", "words"), MISSED.values(), ids=MISSED)
+@pytest.mark.parametrize("kind", [ONE, CONFIGURATIONS, SEARCHES])
+def test_batch_sizes_that_the_other_missed_are_named_once(ratios, words, kind):
+    row = {"kind": kind, "workload": "w", "a": "a", "b": "b", "goal_metric": "val/loss", "goal_threshold": 1.0}
+    rows = [
+        row | {"smallest_batch_size": size, "ratio": ratio, "low": 1.25, "high": INF if np.isinf(ratio) else 2.5}
+        for size, ratio in ratios.items()
+    ]
+    columns = ["workload", "optimizer", "goal_metric", "goal_threshold", "definition", "estimate"]
+    [said] = verdicts.sentences(pd.DataFrame(rows).assign(shown=True), pd.DataFrame(columns=columns))
+    where = "by the trials of the searches, at batch size" if kind == SEARCHES else "at batch size"
+    assert words.format(where) in said
+    assert said.count("missed the goal") == 1
+
+
 def test_imported_searches_are_not_told_to_train():
     tied = compared({"adam": {}, "sgd": {}}, KNOWN)
     said = {cure: " ".join(verdicts.sentences(*tied, cure=cure)) for cure in (True, False)}
