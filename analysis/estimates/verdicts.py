@@ -7,6 +7,7 @@ import pandas as pd
 
 from analysis.estimates.limits import ratio
 from analysis.estimates.pairs import ALL, BEYOND, CONFIGURATIONS, ONE, SEARCHES, UP_TO
+from analysis.intervals import PART
 from analysis.labels import goal_text, listed, number
 from analysis.load import GOAL
 from analysis.question.stages import FRESH_SEEDS
@@ -37,7 +38,8 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer", 
     for (held, metric, threshold), group in pairs.groupby([FIXED[by], *GOAL], sort=True):
         subject = f"{held} to {goal_text(metric, threshold)}"
         names = sorted({*group["a"], *group["b"]})
-        tied = []
+        tied: list[pd.DataFrame] = []
+        untold: list[pd.DataFrame] = []
         for _, pair in group.groupby(["a", "b"], sort=True):
             if pair["shown"].any():
                 parts = [*_ranges(pair)], [*_single(pair), *_configurations(pair), *_searches(pair)]
@@ -45,10 +47,11 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer", 
             elif (alone := _alone(pair)) is not None:
                 found.append(f"{subject}: {alone}.")
             elif pair["ratio"].notna().any():  # else nothing can be compared: one has no known steps
-                tied.append(pair)
+                (untold if _untold(_strongest(pair)) else tied).append(pair)
         if tied:
             several = len(tied) < group.groupby(["a", "b"]).ngroups
             found.append(f"{subject}: {_tied(tied, names, several, cure)}")
+        found += [f"{subject}: {_unknown(untold, cure)}."] if untold else []
         mine = limits[(limits[[FIXED[by], *GOAL]] == [held, metric, threshold]).all(axis=1)]
         found += [f"{subject}: {words}" for words in _critical(names, mine, by)]
     return found
@@ -77,7 +80,7 @@ def _ranges(pair: pd.DataFrame) -> Iterator[str]:
             elif _cross(pair, row.smallest_batch_size, row.largest_batch_size):
                 yield f"{row.a} needs fewer steps than {row.b} at some batch sizes and more at others {where}"
             else:
-                yield f"{row.a} and {row.b} are tied {where} ({_visible([row])})"
+                yield _not_shown([row], where)
 
 
 def _cross(pair: pd.DataFrame, first: int, last: int) -> bool:
@@ -112,13 +115,35 @@ def above(low: float) -> str:
     return next(text for digits in range(3, 18) if float(text := f"{low:.{digits}g}") > 1)
 
 
-def _visible(rows: Sequence[pd.Series]) -> str:
-    """The factor from which a difference would have been seen: half of the interval, on a log scale."""
+def _factors(rows: Sequence[pd.Series]) -> list[float]:
+    """Half of each interval on a log scale: a larger difference would have been seen. None of an interval that is open
+    or unknown."""
     with np.errstate(divide="ignore", invalid="ignore"):
         factors = np.sqrt(np.array([row.high for row in rows]) / np.array([row.low for row in rows]))
-    known = sorted(factors[np.isfinite(factors)])
-    if not known:
-        return "no factor could have been seen"
+    return sorted(factors[np.isfinite(factors)].tolist())
+
+
+def _untold(rows: Sequence[pd.Series]) -> bool:
+    """Whether these rows show neither a difference nor a tie: a difference of any size would not have been seen."""
+    return not _factors(rows)
+
+
+def _not_shown(rows: Sequence[pd.Series], where: str) -> str:
+    """Two curves that are not shown to differ in these rows: a tie, unless nothing could have been seen."""
+    first = rows[0]
+    if _untold(rows):
+        return f"it is not known yet whether {first.a} or {first.b} needs fewer steps {where}: {_no_interval(rows)}"
+    return f"{first.a} and {first.b} are tied {where} ({_visible(rows)})"
+
+
+def _no_interval(rows: Sequence[pd.Series]) -> str:
+    source = "trials" if {row.kind for row in rows} == {SEARCHES} else "fresh seeds"
+    return f"by these {source} the interval of the ratio is open"
+
+
+def _visible(rows: Sequence[pd.Series]) -> str:
+    """The factors from which a difference would have been seen."""
+    known = _factors(rows)
     last = f" to {known[-1]:.2g}" if f"{known[-1]:.2g}" != f"{known[0]:.2g}" else ""
     return f"factors from {known[0]:.2g}{last} could have been seen"
 
@@ -130,8 +155,7 @@ def _single(pair: pd.DataFrame) -> Iterator[str]:
         return
     yield from _at(rows, "at batch size")
     if not rows["shown"].any():
-        names = f"{pair['a'].iloc[0]} and {pair['b'].iloc[0]}"
-        yield f"{names} are tied at each single batch size ({_visible(list(rows.itertuples()))})"
+        yield _not_shown(list(rows.itertuples()), "at each single batch size")
 
 
 def _at(rows: pd.DataFrame, where: str) -> Iterator[str]:
@@ -169,16 +193,36 @@ def _searches(pair: pd.DataFrame) -> Iterator[str]:
 
 def _tied(tied: Sequence[pd.DataFrame], names: Sequence[str], several: bool, cure: bool) -> str:
     """The pairs that are not shown to differ, and the factors that their strongest statements could have seen."""
-    rows, seeds = [], ""
-    for pair in tied:
-        strongest = next(kind for kind in (ALL, ONE, CONFIGURATIONS, SEARCHES) if (pair["kind"] == kind).any())
-        rows += list(pair[pair["kind"] == strongest].itertuples())
-        if strongest == SEARCHES and cure:
-            seeds = f"; fresh seeds ({FRESH_SEEDS}) compare the tuned configurations seed by seed"
+    rows = [row for pair in tied for row in _strongest(pair)]
+    searches = cure and any(row.kind == SEARCHES for row in rows)
+    seeds = f"; fresh seeds ({FRESH_SEEDS}) compare the tuned configurations seed by seed" if searches else ""
     pairs = "no other pair of" if several else "neither" if len(names) == 2 else "none of"
     who = listed(names, "nor") if pairs == "neither" else listed(names)
     what = "is shown to differ" if several else "is shown to need fewer steps"
     return f"{pairs} {who} {what}: tied, {_visible(rows)}{seeds}."
+
+
+def _strongest(pair: pd.DataFrame) -> list[pd.Series]:
+    """The rows of the strongest kind of statement about a pair."""
+    kind = next(kind for kind in (ALL, ONE, CONFIGURATIONS, SEARCHES) if (pair["kind"] == kind).any())
+    return list(pair[pair["kind"] == kind].itertuples())
+
+
+def _unknown(untold: Sequence[pd.DataFrame], cure: bool) -> str:
+    """The pairs that have no interval yet, and what to run."""
+    names = sorted({name for pair in untold for name in (*pair["a"], *pair["b"])})
+    rows = [row for pair in untold for row in _strongest(pair)]
+    said = f"it is not known yet whether {listed(names, 'or')} needs fewer steps"
+    if len(names) > 2:
+        every = len(untold) == len(names) * (len(names) - 1) // 2
+        which = f"which of {listed(names)}" if every else f"for every pair of {listed(names)} which one"
+        said = f"it is not known yet {which} needs fewer steps"
+    said += f": {_no_interval(rows)}"
+    if not cure:
+        return said
+    of_searches = all(row.kind == SEARCHES for row in rows)
+    trials = f"at least {PART} trials at each batch size (search.trials) and " if of_searches else "more "
+    return f"{said}; run {trials}fresh seeds ({FRESH_SEEDS})"
 
 
 def _critical(names: Sequence[str], limits: pd.DataFrame, by: str) -> Iterator[str]:

@@ -251,6 +251,68 @@ def test_a_search_that_never_reached_the_goal_is_not_tied(ratio, ahead, behind):
     assert said.endswith(f": {ahead} and {behind} have no ratio, as only {ahead} has known steps to the goal.")
 
 
+RATHER = "it is not known yet "
+ONE_TRIAL = (NAN, NAN)
+
+
+@pytest.mark.parametrize(
+    ("ends", "words", "tied"),
+    [
+        ({("adam", "sgd"): ONE_TRIAL}, "whether adam or sgd needs fewer steps: by these trials the interval of", False),
+        ({("adam", "sgd"): (0.0, INF)}, "whether adam or sgd needs fewer steps: by these trials the interval", False),
+        ({("adam", "sgd"): (0.8, INF)}, "whether adam or sgd needs fewer steps: by these trials the interval", False),
+        ({("adam", "sgd"): (0.8, 1.25)}, None, True),
+        (
+            {("adam", "lamb"): ONE_TRIAL, ("adam", "sgd"): ONE_TRIAL, ("lamb", "sgd"): ONE_TRIAL},
+            "which of adam, lamb and sgd needs fewer steps",
+            False,
+        ),
+        (
+            {("adam", "lamb"): (0.8, 1.25), ("adam", "sgd"): ONE_TRIAL, ("lamb", "sgd"): ONE_TRIAL},
+            "for every pair of adam, lamb and sgd which one needs fewer steps",
+            True,
+        ),
+    ],
+)
+@pytest.mark.parametrize("cure", [True, False])
+def test_a_pair_without_an_interval_is_not_said_to_tie(ends, words, tied, cure):
+    known = dict.fromkeys(("adam", "lamb", "sgd"), (NAN, NAN, NAN, "="))
+    table, limits = compared({name: {} for pair in ends for name in pair}, known)
+    for (a, b), interval in ends.items():
+        table.loc[(table["a"] == a) & (table["b"] == b), ["low", "high"]] = interval
+    said = verdicts.sentences(table.assign(shown=False), limits, cure=cure)
+    assert any("tied, factors from 1.2" in each for each in said) == tied
+    assert not [each for each in said if "no factor" in each]
+    untold = [each for each in said if RATHER in each]
+    assert len(untold) == (words is not None)
+    for each in untold:
+        assert f": {RATHER}{words}" in each
+        assert (
+            "run at least 4 trials at each batch size (search.trials) and fresh seeds (search.reruns=4" in each
+        ) == cure
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (
+            ALL,
+            "it is not known yet whether a or b needs fewer steps over batch sizes 8 to 512: by these fresh",
+        ),
+        (ONE, "it is not known yet whether a or b needs fewer steps at each single batch size: by these fresh seeds"),
+    ],
+)
+def test_a_statement_without_an_interval_is_no_tie_beside_one_that_is_shown(kind, words):
+    row = {"workload": "w", "a": "a", "b": "b", "goal_metric": "val/loss", "goal_threshold": 1.0, "ratio": 1.1}
+    row |= {"smallest_batch_size": 8, "largest_batch_size": 512}
+    open_ = row | {"kind": kind, "low": 0.0, "high": INF, "shown": False}
+    shown = row | {"kind": CONFIGURATIONS, "low": 1.05, "high": 1.2, "shown": True}
+    columns = ["workload", "optimizer", "goal_metric", "goal_threshold", "definition", "estimate"]
+    said = " ".join(verdicts.sentences(pd.DataFrame([open_, shown]), pd.DataFrame(columns=columns)))
+    assert words in said
+    assert "tied" not in said
+
+
 MISSED = {
     "one": ({256: INF}, "a needs fewer steps than b {} 256, where b missed the goal"),
     "several": ({256: INF, 512: INF}, "a needs fewer steps than b {}s 256 and 512, where b missed the goal"),
