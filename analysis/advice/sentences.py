@@ -5,10 +5,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.advice.splits import HOUR, Machine, able, ranked
+from analysis.advice.splits import ADAPTIVE, FEW_RUNS, FEW_TRIALS, HOUR, KNOWN, Machine, able, ranked
 from analysis.advice.step_times import StepTimes
 from analysis.counting import Goal
 from analysis.estimates.tuned import median
+from analysis.intervals import PART
 from analysis.labels import batch_sizes, counted, curve_text, duration, listed, number
 from analysis.load import CURVE, GOAL, StudyData
 from analysis.tables import steps_to_result
@@ -19,6 +20,12 @@ TOLD_APART = 0.005
 """Relative differences below this are not mentioned."""
 LUCKY = 1.25
 """Fresh seeds that need at least this multiple of S(B) are mentioned."""
+NOT_KNOWN = {
+    FEW_TRIALS: (f"fewer than {PART} trials have no interval", "sweep again with search.trials=20"),
+    FEW_RUNS: (f"fewer than {PART} runs have no interval", "import more runs"),
+    ADAPTIVE: ("adaptive searches have no interval", "sweep with search=sobol into another results=DIR"),
+}
+"""Why nothing shows whether a batch size is slower than the fastest, and what to run."""
 
 
 def sentences(found: pd.DataFrame) -> list[str]:
@@ -122,21 +129,34 @@ def _rivals(found: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str
     if found.loc[found["reached"], "batch_size"].nunique() == 1:
         return ""
     near = able(found)[lambda rows: ~rows["shown_slower"]]
+    unknown, near = _not_known(near), near[near["comparison"] == KNOWN]
     timed = {*near.loc[near["seconds_bound"] == "=", "batch_size"]}
     others = sorted(timed - {fastest["batch_size"]})
     untimed = sorted({*near["batch_size"]} - timed - {fastest["batch_size"]})
     open_ends = f"{batch_sizes(untimed).capitalize()} may be faster or cheaper: times of such steps are upper bounds."
+    ends = " ".join([*([open_ends] if untimed else []), *unknown])
     if not others:
-        return open_ends if untimed else "Every other batch size is shown to be slower."
+        return ends or "Every other batch size is shown to be slower."
     text = f"{batch_sizes(others).capitalize()} {'is' if len(others) == 1 else 'are'} tied with it"
-    return _with_cheapest(text, near, fastest, cheapest) + (f" {open_ends}" if untimed else "")
+    return f"{_with_cheapest(text, near, fastest, cheapest)} {ends}".strip()
+
+
+def _not_known(near: pd.DataFrame) -> list[str]:
+    """A sentence for each reason why nothing shows whether batch sizes are slower than the fastest."""
+    found = []
+    for reason, (why, cure) in NOT_KNOWN.items():
+        sizes = sorted({*near.loc[near["comparison"] == reason, "batch_size"]})
+        if sizes:
+            are = f"{batch_sizes(sizes)} {'is' if len(sizes) == 1 else 'are'}"
+            found.append(f"Whether {are} slower is not known yet: {why}. Next: {cure}.")
+    return found
 
 
 def _with_cheapest(text: str, near: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str:
     """The sentence on tied batch sizes, with the cheapest of the splits `near` that are not shown to be slower."""
     if cheapest.name == fastest.name:
         return f"{text}."
-    if not cheapest["shown_slower"]:
+    if not cheapest["shown_slower"] and cheapest["comparison"] == KNOWN:
         return f"{text}, the cheapest split included."
     useful = near[near["seconds"] < cheapest["seconds"]]  # a slower split also costs more: never a good choice
     least = useful.loc[useful["device_hours"].idxmin()]

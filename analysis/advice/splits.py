@@ -16,13 +16,15 @@ import pandas as pd
 
 from analysis.advice.step_times import AdviceError, StepTimes
 from analysis.counting import Goal
-from analysis.intervals import ratios
+from analysis.intervals import PART, ratios
 from analysis.load import CURVE, StudyData
 from analysis.tables import steps_to_result
 from analysis.units import TOKENS
 
 SPLIT = ["devices", "per_device_batch", "accumulation_steps"]
 HOUR = 3600.0
+KNOWN, FEW_TRIALS, FEW_RUNS, ADAPTIVE = "known", "few trials", "few runs", "adaptive search"
+"""How a batch size compares with the fastest: by an interval, or why there is none."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,8 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
         seconds to the goal with seconds_low and seconds_high, device_hours, cost (NaN without a price); fits (the
         per-device batch is at most Machine.largest); fastest and cheapest (True in one row each, among the rows that
         `able` keeps); and shown_slower (True if the split is slower than the fastest by more than the error of step
-        times, in 97.5 % of resamples of both S_n; where its time is only an upper bound, by its least).
+        times, in 97.5 % of resamples of both S_n; where its time is only an upper bound, by its least); and comparison
+        (KNOWN if there are such resamples; else why there are none, and nothing shows whether the split is slower).
 
     Raises:
         AdviceError: the curves cannot answer the goal, or no row could be the fastest.
@@ -132,11 +135,26 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
     found = _timed(found.reset_index(drop=True), machine)
     if able(found).empty:
         raise AdviceError(_impossible(found, machine))
-    found["fastest"] = found.index == ranked(found, "seconds", "device_hours").index[0]
-    found["cheapest"] = found.index == ranked(found, "device_hours", "seconds").index[0]
+    for name, order in (("fastest", ("seconds", "device_hours")), ("cheapest", ("device_hours", "seconds"))):
+        found[name] = found.index == ranked(found, *order).index[0]
     ends = dict(zip(steps["batch_size"], steps["censored_at"], strict=True))
     found["shown_slower"] = _shown_slower(found, _trials(studies, goal), ends, machine)
-    return found
+    return found.assign(comparison=_comparison(found, studies, goal))
+
+
+def _comparison(found: pd.DataFrame, studies: Sequence[StudyData], goal: Goal | None) -> list[str]:
+    """How the batch size of each split [A] compares with that of the fastest."""
+    [best] = found["batch_size"][found["fastest"]]
+    why = {study.batch_size: _without_interval(study, goal) for study in studies}
+    return [KNOWN if size == best else why[size] or why[best] or KNOWN for size in found["batch_size"]]
+
+
+def _without_interval(study: StudyData, goal: Goal | None) -> str:
+    """Why the S_n of a search has no interval; empty if it has one, or never reached the goal."""
+    steps = steps_to_result.feasible_steps(study, goal)
+    if not np.isfinite(steps).any() or (study.independent and len(steps) >= PART):
+        return ""
+    return ADAPTIVE if not study.independent else FEW_RUNS if study.imported else FEW_TRIALS
 
 
 def _trials(studies: Sequence[StudyData], goal: Goal | None) -> dict[int, np.ndarray]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.advice.splits import HOUR, SPLIT, ranked
+from analysis.advice.splits import HOUR, KNOWN, SPLIT, ranked
 from analysis.labels import counted, curve_text, duration, number
 from analysis.load import CURVE
 from analysis.units import TOKENS
@@ -60,8 +60,12 @@ def _with(row: pd.Series) -> dict[str, str]:
         "up to": duration(row["seconds_high"]) if np.isfinite(row["seconds_high"]) else "?",
         "device time": bound + duration(row["device_hours"] * HOUR),
         "cost": number(row["cost"]),
-        "": ", ".join(said) or ("" if row["shown_slower"] else "not timed" if bound else "tied"),
+        "": ", ".join(said) or ("" if row["shown_slower"] else "not timed" if bound else _rival(row)),
     }
+
+
+def _rival(row: pd.Series) -> str:
+    return "tied" if row["comparison"] == KNOWN else "not known"
 
 
 def _without(row: pd.Series) -> dict[str, str]:

@@ -129,6 +129,37 @@ def test_what_trials_cannot_tell_apart(write):
     assert "Batch size 8 is tied with it" in " ".join(said(scattered, [1], StepTimes({8: 0.1, 16: 0.1})))
 
 
+NOTHING_KNOWN = {
+    "one trial": (1, {}, "Whether batch sizes 8 and 16 are slower is not known yet: fewer than 4 trials have no "
+        "interval. Next: sweep again with search.trials=20."),
+    "three trials": (3, {}, "fewer than 4 trials have no interval. Next: sweep again with search.trials=20."),
+    "adaptive": (8, {"sampler": "tpe"}, "adaptive searches have no interval. Next: sweep with search=sobol into"),
+    "imported": (2, None, "fewer than 4 runs have no interval. Next: import more runs."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("trials", "fields", "words"), NOTHING_KNOWN.values(), ids=NOTHING_KNOWN)
+def test_batch_sizes_without_intervals_are_not_said_to_tie(write, trials, fields, words):
+    steps = {8: [1600] * trials, 16: [800] * trials, 64: [100] * trials}
+    studies = write(steps, trials=trials, **(fields or {}))
+    found = splits.table(studies, Machine([1], AFFINE))
+    if fields is None:  # as of imported runs
+        found["comparison"] = found["comparison"].replace(splits.FEW_TRIALS, splits.FEW_RUNS)
+    text = " ".join(sentences.sentences(found))
+    assert words in text
+    assert "tied" not in text
+    assert "Every other batch size is shown to be slower." not in text
+    assert overview(found)[""].tolist() == ["not known", "not known", "fastest, cheapest"]
+
+
+def test_batch_sizes_with_too_few_trials_are_named_apart_from_the_tied_ones(write):
+    few = {8: [400] * 2, 16: [100, *[120] * 7], 32: [102, *[125] * 7], 64: [900] * 8}
+    text = " ".join(said(write(few), [1], StepTimes(dict.fromkeys((8, 64), 0.1))))
+    assert "Batch size 32 is tied with it" in text
+    assert "Whether batch size 8 is slower is not known yet" in text
+    assert "64 is" not in text
+
+
 def test_the_cheapest_that_cannot_be_told_apart(write):
     """16 = 4 x 4 x 1 takes 4 s; 1 x 16 x 1, the cheapest, 4.4 s for sure; 8 = 2 x 4 x 1 takes 4.2 s, or so."""
     early, late = ([best, 70, 300, 420, 500, 520, 700, 800] for best in (42, 40))
