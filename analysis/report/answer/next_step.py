@@ -13,8 +13,10 @@ from analysis.estimates import tuned
 from analysis.estimates.until import more, override, trainings, widest
 from analysis.labels import about, batch_sizes, counted, listed, optimizer_text
 from analysis.load import CURVE, STUDY, StudyData
+from analysis.question.stages import REFINE
 from analysis.question.until import WIDTH, Until
 from analysis.report.answer import infeasible
+from analysis.report.answer.missed import Missed, missed
 from analysis.report.answer.values import USEFUL, curves, limit
 from analysis.tables.steps_to_result import is_complete
 
@@ -91,6 +93,7 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
         _infeasible,
         lambda mine, _: _missed(mine, steps),
         _bounded,
+        _some_missed,
         lambda mine, rows: _larger(mine, rows, limits),
         _finer,
     )
@@ -220,6 +223,47 @@ def _bounded(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | Non
     return _Change(f"evaluate earlier, {why}", {"evaluation.first": f"{first:.2g}", **another}, units)
 
 
+def _some_missed(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None:
+    """Twice the budget at batch sizes that missed the goal, beside their searches on file; more trials at all batch
+    sizes if the budget was ample, or a single pass allows no larger one."""
+    most = {study.key[1:]: max(_search(study)["budgets"]) / study.branch.budget for study in studies}
+    found = [each._replace(budget=round(each.budget * most[each[:2]])) for each in missed(steps)]
+    if not found:
+        return None
+    single = studies[0].question["budget"].get("single_pass")
+    short = [each for each in found if not each.ample and not single]
+    sizes = sorted({each.batch_size for each in short or found})
+    who = [optimizer for optimizer, _ in curves(steps) if any(each.optimizer == optimizer for each in short or found)]
+    by = "" if len(who) == steps["optimizer"].nunique() else f" with {listed(who)}"
+    why = f"because no trial reached the goal at {batch_sizes(sizes)}{by}"
+    if short:
+        mine = [study for study in studies if study.batch_size in sizes]
+        multiples = sorted({multiple for study in mine for multiple in _search(study)["budgets"]})
+        several = ",".join(map(_plain, [*multiples, 2 * multiples[-1]]))
+        overrides = {"search.budgets": f"[{several}]", "batch_size": ",".join(map(str, sizes))}
+        units = {study.key: 2.0 * multiples[-1] * trainings(_search(study)) for study in mine}
+        return _Change(f"search with {_plain(2 * multiples[-1])} times the budget, too, {why}", overrides, units)
+    return _tuned_more(studies, f", {why}" + ("" if single else f", where the budget of {_budgets(found)} was ample"))
+
+
+def _budgets(found: Sequence[Missed]) -> str:
+    return f"{listed(sorted({each.budget for each in found}))} steps"
+
+
+def _tuned_more(studies: Sequence[StudyData], why: str) -> _Change:
+    """Another round of `refine`, or twice the trials of another sampler, at all batch sizes: the best of more trials is
+    luckier."""
+    searches = [_search(study) for study in studies]
+    key = "added" if searches[0]["sampler"] == REFINE else "trials"
+    most = max(search[key] for search in searches)
+    value = most + 1 if key == "added" else 2 * most
+    units = {
+        study.key: float(trainings(_search(study) | {key: value}) - trainings(_search(study))) for study in studies
+    }
+    advice = "tune for one more round" if key == "added" else f"search with {value} trials instead of {most}"
+    return _Change(advice + why, {f"search.{key}": value}, units)
+
+
 def _folder(studies: Sequence[StudyData], suffix: str) -> str:
     """A folder for another question, beside that of these studies."""
     return f"{_results(studies)}-{suffix}"
@@ -277,7 +321,7 @@ def _finer(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change:
 
 
 def _search(study: StudyData) -> dict[str, Any]:
-    return {"reruns": 0, "added": 0, **study.question["search"]}
+    return {"reruns": 0, "added": 0, "budgets": [1.0], **study.question["search"]}
 
 
 def _words(studies: Sequence[StudyData]) -> list[str]:

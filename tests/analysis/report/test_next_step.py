@@ -1,6 +1,7 @@
 """What to run next: advice, command and cost, where a sweep is unfinished, short, or one of several."""
 
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +38,43 @@ NEXT = {
     ),
     "flat": ({8: [100] * 8, 64: [50] * 8, 256: [50] * 8}, "train each tuned configuration with 4 fresh seeds", 30.0),
 }
+
+
+SHORT = {
+    "largest": ({8: 900, 64: 800, 256: None}, "search with 2 times the budget, too, because no trial reached the goal "
+        "at batch size 256", {"search.budgets": "[1,2]", "batch_size": "256"}),
+    "several": ({8: 900, 64: None, 256: None}, "search with 2 times the budget, too, because no trial reached the goal "
+        "at batch sizes 64 and 256", {"search.budgets": "[1,2]", "batch_size": "64,256"}),
+    "smallest": ({8: None, 64: 400, 256: 200}, "search with 2 times the budget, too, because no trial reached the goal "
+        "at batch size 8", {"search.budgets": "[1,2]", "batch_size": "8"}),
+    "ample": ({8: 400, 64: 100, 256: None}, "search with 16 trials instead of 8, because no trial reached the goal at "
+        "batch size 256, where the budget of 2,000 steps was ample", {"search.trials": "16"}),
+    "one of two": ({8: 900, 64: 800, 256: None}, "search with 2 times the budget, too, because no trial reached the "
+        "goal at batch size 256 with sgd", {"search.budgets": "[1,2]", "batch_size": "256"}),
+    "searched with twice the budget": ({8: 400, 64: 600, 256: None}, "search with 16 trials instead of 8, because no "
+        "trial reached the goal at batch size 256, where the budget of 4,000 steps was ample", {"search.trials": "16"}),
+}  # fmt: skip
+"""S(B), or None where no trial reached the goal within 2,000 steps; what is advised, and the overrides."""
+
+
+@pytest.mark.parametrize(("name", "case"), SHORT.items(), ids=SHORT)
+def test_batch_sizes_that_missed_the_goal_need_no_fresh_seeds(sweep, name, case):
+    ends, advice, overrides = case
+    more = {"budgets": (1.0, 2.0)} if name.startswith("searched") else {}
+    folder = sweep({size: [end] * 8 for size, end in ends.items()}, optimizer="sgd", **more)
+    if name == "one of two":
+        sweep({size: [400] * 8 for size in ends}, optimizer="momentum")
+    if more:
+        branch = next(load(folder)).branch._replace(budget=2.0)
+        sweep({size: [None] * 8 for size in ends}, optimizer="sgd", branch=branch, **more)
+    studies = list(load(folder))
+    for study in studies:
+        study.provenance[-1]["command"] = f"python -m study sweep results={folder}"
+    searches = [study for study in studies if study.branch.budget == 1]
+    data = build.read([folder])
+    found = next_step(searches, *(data.tables[name] for name in ("steps_to_result", "scaling", "cost")))
+    assert found.advice == advice
+    assert dict(word.split("=") for word in shlex.split(found.command)[5:]) == overrides
 
 
 @pytest.mark.slow
