@@ -10,14 +10,16 @@ from analysis.counting import Goal
 from analysis.estimates import convex, tuned
 from analysis.estimates.pairs import SEARCHES
 from analysis.intervals import PART
-from analysis.labels import batch_sizes, goal_text, listed, metric_text
+from analysis.labels import batch_sizes, goal_text, listed, metric_text, number
 from analysis.load import CURVE, StudyData
 from analysis.question.stages import REFINE
 from analysis.report.answer.infeasible import failed, happened
+from analysis.rises import shown
+from analysis.rises.causes import causes
 from analysis.tables import audits, scaling, steps_to_result
 
 KINDS = (
-    *("waiting", "edge", "inclusion", "unequal", "adaptive", "unfinished", "few near"),
+    *("waiting", "edge", "rising", "inclusion", "unequal", "adaptive", "unfinished", "few near"),
     *("noise", "never", "at once", "coarse", "doubling", "late", "base", "end"),
 )
 """Kinds of warnings, the most serious first."""
@@ -47,6 +49,7 @@ OF_IMPORTED = {
     "unfinished": "import with a lower --trials, or all",
     "few": "import more runs",
     "few near": "choose a looser goal",
+    "rising": "choose a goal that the curves cross steeply",
     "noise": "choose a goal that the curves cross steeply",
     "at once": STRICTER,
     "never": "choose a looser goal or leave out the batch size",
@@ -105,7 +108,7 @@ def sentences(
         found += [*(_edges(study, goal) if row["reached"] or not study.imported else ()), *_adaptive(study, goal)]
         found += [caution for check in (_commands, _trials, _noise, _budget) for caution in check(study, goal, row)]
     found += [*_inclusions(answered, pairs), *_unequal(answered, pairs), *_uneven(answered)]
-    found += [*_bases(steps, base), *_ends(answered, limits)]
+    found += [*_rises(answered, steps), *_bases(steps, base), *_ends(answered, limits)]
     imported = {s.curve for s, _ in answered if s.imported}
     found = [_cured(caution, imported=caution.curve[:2] in imported) for caution in found]
     return _lines(found, several_goals=len({goal for _, goal in answered}) > 1)
@@ -322,6 +325,22 @@ def _uneven(answered: Answered) -> Iterator[Caution]:
         if len(trials) > 1:
             text = f"its batch sizes had {min(trials):,} to {max(trials):,} trials, and more trials find fewer steps"
             yield Caution("unequal", curve, None, text, "sweep all with the same number")
+
+
+def _rises(answered: Answered, steps: pd.DataFrame) -> Iterator[Caution]:
+    """Steps rise with the batch size. The constrained curve takes such a rise for scatter of tuning."""
+    for (workload, optimizer, metric, threshold), curve in steps.groupby(CURVE):
+        goal = Goal(metric, threshold)
+        mine = [study for study, asked in answered if study.curve == (workload, optimizer) and asked == goal]
+        if (rise := shown.rise(curve)) is not None:
+            found = causes(mine, goal, rise)
+            text = (
+                f"steps rise from {number(rise.fewer)} at batch size {rise.smaller:,} to {number(rise.more)} at "
+                f"{rise.larger:,}, beyond their intervals, although a well-tuned larger batch needs no more steps, so "
+                f"do not trust the limits of scaling; likely: {listed((each.text for each in found), 'or')}"
+            )
+            cure = listed((each.cure for each in found), "or")
+            yield Caution("rising", (workload, optimizer, goal), None, text, cure)
 
 
 def _bases(steps: pd.DataFrame, base: float) -> Iterator[Caution]:
