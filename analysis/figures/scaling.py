@@ -29,6 +29,8 @@ COSTS = ("all", "low", "high", "fewest", "curve", "model")
 CONSTRAINED: Any = {"linewidth": 3.5, "alpha": 0.25, "zorder": 1.5}
 SMALL: Any = {"marker": "_", "markersize": 7, "linestyle": "none", "zorder": 3}
 TUNED_LINE: Any = {"marker": "o", **canvas.LINE}
+APART = 9.0
+"""Points between marks at one place."""
 NO_GOALS = pd.Series(dtype=object)
 CRITICAL, PROPORTIONAL = "critical_batch_size_mccandlish", "perfect_scaling_limit"
 ACROSS = "critical batch size, 95 %"
@@ -95,6 +97,7 @@ def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scalin
     shown = [table.assign(y=values.where(np.isfinite(values))) for values in (table[name] for name in COSTS)]
     ticks = round_decimals if unit == "seconds" else powers_of_two
     canvas.batch_size_axes(ax, pd.concat(shown), f"{unit} to {goal(table)}", ticks)
+    table = table.assign(beside=_beside(ax, table))
     notes: dict[str, Any] = {}
     lines, count = [], table["optimizer"].nunique()
     crowded = count >= CROWDED
@@ -199,11 +202,24 @@ def _mark_unknown(ax: Axes, rows: pd.DataFrame, colour: Any) -> dict[str, Any]:
         (hopeless, INFEASIBLE, {**canvas.OPEN, "marker": "x"}),
         (bound, AT_MOST, {**canvas.OPEN, "marker": "v"}),
     ):
-        unknown = rows[marked & rows["y"].isna()]
-        if len(unknown):
-            ax.plot(unknown["batch_size"], unknown["all"], color=colour, label=label, zorder=4, **look)
+        for points, unknown in rows[marked & rows["y"].isna()].groupby(rows.get("beside", 0.0 * rows["all"])):
+            place: Any = {"color": colour, "label": label, "zorder": 4, "transform": canvas.aside(ax, float(points))}
+            ax.plot(unknown["batch_size"], unknown["all"], **place, **look)
             notes[label] = look
     return notes
+
+
+def _beside(ax: Axes, table: pd.DataFrame) -> pd.Series:
+    """The points by which to shift the mark of each batch size without known steps, so that marks of several curves at
+    one budget stand side by side; 0 where none would hide another."""
+    marks = table[["batch_size", "all"]].assign(unknown=table["y"].isna()).reset_index(drop=True)
+    alike = marks.groupby(["batch_size", "all", "unknown"])["all"]
+    places, count = alike.cumcount(), alike.transform("size").where(marks["unknown"], 1)
+    places = places.where(marks["unknown"], 0)
+    sizes = np.log(np.unique(table["batch_size"]))
+    share = np.diff(sizes, append=np.inf).min() / np.diff(np.log(ax.get_xlim()))[0]
+    room = share * ax.bbox.width / ax.figure.dpi * 72  # between two batch sizes [points]
+    return ((places - (count - 1) / 2) * np.minimum(APART, 0.8 * room / count)).set_axis(table.index)
 
 
 def _side(table: pd.DataFrame, name: str) -> int:

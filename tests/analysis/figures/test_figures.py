@@ -69,6 +69,33 @@ def test_a_missed_goal_breaks_the_curve_and_stands_open_at_its_budget():
     assert list(budgets) == [5000 * 256]
 
 
+def places(ax, *labels):
+    """The centres of unconnected marks on the screen [pixels]."""
+    marks = [line for line in ax.lines if line.get_label() in labels]
+    return [tuple(xy) for mark in marks for xy in mark.get_transform().transform(np.column_stack(mark.get_data()))]
+
+
+@pytest.mark.parametrize("missed", [(256,), (64, 256), (1, 4, 16, 64, 256)])
+@pytest.mark.parametrize("names", [("adam", "sgd"), ("adam", "lamb", "sgd"), ("a", "b", "c", "d", "e")])
+@pytest.mark.parametrize("hopeless", [False, True])
+def test_marks_at_one_budget_stand_side_by_side(missed, names, hopeless):
+    counts = {"complete": 0, "infeasible": 4} if hopeless else {}
+    ax = drawn("steps_to_result", pd.concat([table(name, missed=missed).assign(**counts) for name in names]))
+    found = sorted(places(ax, NOT_REACHED, INFEASIBLE))
+    assert len(found) == len(missed) * len(names)
+    apart = np.diff([x for x, _ in found]) / ax.figure.dpi * 72
+    assert (apart > 5).all()  # a mark is 7 points wide
+    sizes = ax.transData.transform([(size, 5000) for size in missed])[:, 0]
+    nearest = [np.abs(sizes - x).argmin() for x, _ in found]
+    assert nearest == [place for place in range(len(missed)) for _ in names]
+
+
+def test_a_mark_that_hides_none_stands_at_its_batch_size():
+    ax = drawn("steps_to_result", pd.concat([table("adam", missed=(256,)), table("sgd", missed=(64,))]))
+    exact = ax.transData.transform([(64, 5000), (256, 5000)])
+    np.testing.assert_allclose(sorted(places(ax, NOT_REACHED)), exact)
+
+
 def test_where_no_trial_was_feasible_no_budget_was_missed():
     steps = table(missed=(16, 64, 256)).assign(complete=[4, 4, 0, 0, 2], infeasible=[0, 0, 4, 0, 2])
     ax = drawn("steps_to_result", steps)
