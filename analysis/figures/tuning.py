@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullLocator
 
 from analysis.counting import COMPLETE, INFEASIBLE
 from analysis.figures import canvas
@@ -29,6 +30,7 @@ from analysis.figures.canvas import (
 RULES = {"linear rule": (1.0, DASHED), "square-root rule": (0.5, DOTTED)}
 REACHED, MISSED, INFEASIBLE_COLOUR = COLOURS[0], MUTED, COLOURS[1]
 INTERVAL = "95 % interval"
+ALL_DIVERGED = "every trial diverged"
 LEAST_SHARE = 1e-4
 """A smaller share of the search space is drawn as this one: the model looks at about a thousand points."""
 STATES: dict[str, Any] = {
@@ -101,9 +103,13 @@ def along_axis(ax: Axes, table: pd.DataFrame) -> None:
     x, xlabel = (1 - values, f"1 − {label}") if scale == "reverse_log" else (values, label)
     steps = table["steps_to_goal"].astype("float64").fillna(table["end"])
     canvas.log_axes(ax, x, steps, xlabel, f"steps to {goal(table)}", round_decimals)
-    heading(ax, f"batch size {table['batch_size'].iloc[0]:,}", label)
+    none_ended = (table["status"] == INFEASIBLE).all()
+    heading(ax, f"batch size {table['batch_size'].iloc[0]:,}", f"{label}; {ALL_DIVERGED}" if none_ended else label)
     ended, missed = table["status"] == COMPLETE, table["steps_to_goal"].isna()
-    at_top = pd.Series(ax.get_ylim()[1] / 1.15, table.index)
+    if none_ended:  # then no steps to the goal are known
+        ax.set_ylabel("")
+        ax.yaxis.set_major_locator(NullLocator())
+    at_top = pd.Series(np.sqrt(np.prod(ax.get_ylim())) if none_ended else ax.get_ylim()[1] / 1.15, table.index)
     for state, rows, y in (
         ("infeasible", table["status"] == INFEASIBLE, at_top),
         ("not reached", ended & missed, steps),

@@ -96,6 +96,26 @@ def test_a_mark_that_hides_none_stands_at_its_batch_size():
     np.testing.assert_allclose(sorted(places(ax, NOT_REACHED)), exact)
 
 
+@pytest.mark.parametrize(
+    ("fates", "label", "note"),
+    [
+        (["INFEASIBLE"], "", "learning rate; every trial diverged"),
+        (["COMPLETE", "INFEASIBLE"], "steps to validation error < 0.05", "learning rate"),
+    ],
+)
+def test_the_axis_of_steps_is_empty_where_every_trial_diverged(fates, label, note):
+    points = trials()[lambda rows: rows["status"].isin(fates)]
+    axes = points.assign(parameter="learning_rate", scale="log", value=points["learning_rate"])
+    [ax] = panels_of("along_axes", {"axes": axes})
+    assert ax.get_ylabel().replace("\n", " ") == label
+    assert bool(len(ax.get_yticks())) == bool(label)
+    assert note in [text.get_text() for text in ax.texts]
+    [cross] = [line for line in ax.lines if line.get_label() == "infeasible"]
+    low, high = ax.get_ylim()
+    assert (low < cross.get_ydata()).all()
+    assert (cross.get_ydata() < high).all()
+
+
 def test_where_no_trial_was_feasible_no_budget_was_missed():
     steps = table(missed=(16, 64, 256)).assign(complete=[4, 4, 0, 0, 2], infeasible=[0, 0, 4, 0, 2])
     ax = drawn("steps_to_result", steps)
