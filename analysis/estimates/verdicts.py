@@ -90,12 +90,16 @@ def _cross(pair: pd.DataFrame, first: int, last: int) -> bool:
 
 
 def _needs(row: pd.Series, where: str) -> str:
-    ahead, behind, ratio, low, high = _turned(row)
+    ahead, behind, ratio, low, high = turned(row)
     return f"{ahead} needs {_times(ratio, low, high)} fewer steps than {behind} {where}"
 
 
-def _turned(row: pd.Series) -> tuple[str, str, float, float, float]:
-    """(faster, slower, ratio, low, high) of a statement that is shown, with low above 1."""
+def turned(row: pd.Series) -> tuple[str, str, float, float, float]:
+    """(faster, slower, ratio, low, high) of a statement that is shown, with low above 1.
+
+    >>> turned(pd.Series({"a": "sgd", "b": "adam", "ratio": 0.5, "low": 0.4, "high": 0.8}))
+    ('adam', 'sgd', 2.0, 1.25, 2.5)
+    """
     with np.errstate(divide="ignore"):
         back = [float(np.divide(1.0, end)) for end in (row.ratio, row.high, row.low)]
     return (row.a, row.b, row.ratio, row.low, row.high) if row.low > 1 else (row.b, row.a, *back)
@@ -133,7 +137,7 @@ def _not_shown(rows: Sequence[pd.Series], where: str) -> str:
     first = rows[0]
     if _untold(rows):
         return f"it is not known yet whether {first.a} or {first.b} needs fewer steps {where}: {_no_interval(rows)}"
-    return f"{first.a} and {first.b} are tied {where} ({_visible(rows)})"
+    return f"{first.a} and {first.b} are tied {where} ({visible(rows)})"
 
 
 def _no_interval(rows: Sequence[pd.Series]) -> str:
@@ -141,9 +145,16 @@ def _no_interval(rows: Sequence[pd.Series]) -> str:
     return f"by these {source} the interval of the ratio is open"
 
 
-def _visible(rows: Sequence[pd.Series]) -> str:
-    """The factors from which a difference would have been seen."""
+def visible(rows: Sequence[pd.Series]) -> str:
+    """The factors from which a difference would have been seen.
+
+    >>> ends = [pd.Series({"low": low, "high": high}) for low, high in ((0.8, 1.25), (0.5, 2.0), (0.0, np.inf))]
+    >>> visible(ends[:2]), visible(ends[2:])
+    ('factors from 1.2 to 2 could have been seen', 'the interval is open')
+    """
     known = _factors(rows)
+    if not known:
+        return "the interval is open"
     last = f" to {known[-1]:.2g}" if f"{known[-1]:.2g}" != f"{known[0]:.2g}" else ""
     return f"factors from {known[0]:.2g}{last} could have been seen"
 
@@ -160,19 +171,25 @@ def _single(pair: pd.DataFrame) -> Iterator[str]:
 
 def _at(rows: pd.DataFrame, where: str) -> Iterator[str]:
     """The batch sizes at which one of two curves needs fewer steps; those that the other missed the goal at, last."""
-    shown = [(row.smallest_batch_size, *_turned(row)) for row in rows[rows["shown"]].itertuples()]
+    shown = [(row.smallest_batch_size, *turned(row)) for row in rows[rows["shown"]].itertuples()]
     for ahead, behind in dict.fromkeys((each[1], each[2]) for each in shown):
         mine = [(size, *rest) for size, one, other, *rest in shown if (one, other) == (ahead, behind)]
         missed = [size for size, ratio, *_ in mine if np.isinf(ratio)]
-        parts = [f"{where} {listed(f'{each[0]:,} ({_range(*each[1:])})' for each in mine if each[0] not in missed)}"]
+        parts = [
+            f"{where} {listed(f'{each[0]:,} ({range_text(*each[1:])})' for each in mine if each[0] not in missed)}"
+        ]
         parts = parts if len(missed) < len(mine) else []
         if missed:
             parts.append(f"{where}{'s' if len(missed) > 1 else ''} {listed(missed)}, where {behind} missed the goal")
         yield f"{ahead} needs fewer steps than {behind} {', and '.join(parts)}"
 
 
-def _range(ratio: float, low: float, high: float) -> str:
-    """A finite ratio with its interval."""
+def range_text(ratio: float, low: float, high: float) -> str:
+    """A finite ratio with its interval.
+
+    >>> range_text(2.0, 1.25, 2.5), range_text(2.0, 1.25, np.inf)
+    ('2 times, 1.25 to 2.5', '2 times, above 1.25')
+    """
     return f"{ratio:.3g} times, {f'{above(low)} to {high:.3g}' if np.isfinite(high) else f'above {above(low)}'}"
 
 
@@ -199,7 +216,7 @@ def _tied(tied: Sequence[pd.DataFrame], names: Sequence[str], several: bool, cur
     pairs = "no other pair of" if several else "neither" if len(names) == 2 else "none of"
     who = listed(names, "nor") if pairs == "neither" else listed(names)
     what = "is shown to differ" if several else "is shown to need fewer steps"
-    return f"{pairs} {who} {what}: tied, {_visible(rows)}{seeds}."
+    return f"{pairs} {who} {what}: tied, {visible(rows)}{seeds}."
 
 
 def _strongest(pair: pd.DataFrame) -> list[pd.Series]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 REPORT = Path("results/report")
 """Default folder for a report on several results folders."""
+EACH_PAIR = "`study compare RESULTS --notes` prints each pair at each batch size; the report has it, too."
 NARROWEST = 2.5
 """Inches: a narrower figure has no room for its labels."""
 STUDIES = "studies/*/*/*/study.json"
@@ -89,7 +90,7 @@ def write_report(
     several = len(data.answers) > 1
     said = [f"{answer.subject}: {line}" if several else line for answer in data.answers for line in answer.lines]
     said += batch_schedules.sentences(data.tables.get("batch_schedules"))
-    said += _compared(data) if pairs else []
+    said += _compared(data, notes) if pairs else []
     show.results(console, data.tables["steps_to_result"], said, data.warnings, notes)
     for answer in data.answers:
         if answer.next.advice:
@@ -102,15 +103,20 @@ def write_report(
     return data, page
 
 
-def _compared(data: ReportData) -> list[str]:
-    """The findings about pairs that no answer leads with."""
+def _compared(data: ReportData, notes: bool) -> list[str]:
+    """The findings about pairs that no answer leads with; of several optimizers a ranking, unless all is asked for."""
+    from analysis.report.answer import rows_of
     from analysis.report.answer.headed import headed
+    from analysis.report.answer.ranking import ranking
 
     found = headed(data.compared, data.answers)
     said = []
     for answer, parts in zip(data.answers, found.of_answers, strict=True):
         about = f"{answer.subject}: " if len(data.answers) > 1 else ""
-        said += [f"{about}{text}" for part in parts for text in part.sentences if text not in answer.lead]
+        ranked = [] if notes else ranking(*(rows_of(data.tables[name], answer) for name in ("compare", "scaling")))
+        ranked += [EACH_PAIR] if ranked else []
+        texts = ranked or [text for part in parts for text in part.sentences if text not in answer.lead]
+        said += [f"{about}{text}" for text in texts]
     return [*said, *found.others]
 
 

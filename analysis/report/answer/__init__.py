@@ -77,5 +77,18 @@ def answers(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame]) ->
     return found
 
 
+def rows_of(table: pd.DataFrame, answer: Answer) -> pd.DataFrame:
+    """The rows of a table about the workload and goal of an answer.
+
+    >>> table = pd.DataFrame({"workload": ["a", "b"], "goal_metric": "val/loss", "goal_threshold": 0.1})
+    >>> answer = Answer("b", "validation loss < 0.1", [], "", "", [], None)
+    >>> rows_of(table, answer).shape, rows_of(table[:0], answer).shape
+    ((1, 3), (0, 3))
+    """
+    rows = table[GROUP].itertuples(index=False, name=None)
+    mine = [(name, goal_text(*goal)) == (answer.workload, answer.goal) for name, *goal in rows]
+    return table[pd.Series(mine, table.index, dtype=bool)]  # a table without rows keeps its columns
+
+
 def _rows(table: pd.DataFrame, key: tuple) -> pd.DataFrame:
     return table[(table[GROUP] == list(key)).all(axis=1)] if len(table) else table
