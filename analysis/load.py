@@ -14,7 +14,7 @@ from analysis import counting, units
 from analysis.counting import RECORDED, STOPPING, Branch, Goal, Rule, Stopping
 from analysis.labels import failed
 from analysis.measurements import LoadError, MeasurementReader, files, reading, trial_records
-from analysis.question import batch_schedules, older, stages
+from analysis.question import batch_schedules, older, searches, stages
 
 GOAL = ["goal_metric", "goal_threshold"]
 CURVE = ["workload", "optimizer", *GOAL]
@@ -276,12 +276,12 @@ def folders(results: Path | str) -> list[Path]:
     'studies/mlp_digits/momentum/1'
     """
     top = Path(results) / "studies"
-    below = [path.parent.relative_to(top).parts for path in top.rglob("study.json")]
+    below = [folder.relative_to(top).parts for folder in searches.holding(top, "study.json")]
     found = [parts for parts in below if len(parts) >= 3 and parts[2].isdigit()]
-    for path in sorted(top.rglob("curves.parquet")):
-        if not (path.parent / "study.json").exists():
+    for folder in searches.holding(top, "curves.parquet"):
+        if not (folder / "study.json").exists():
             raise LoadError(
-                f"{path.parent} holds trials but no study.json with their question: restore it, or remove the folder "
+                f"{folder} holds trials but no study.json with their question: restore it, or remove the folder "
                 "and sweep again."
             )
     if not found:
@@ -317,7 +317,7 @@ def load_study(folder: Path | str) -> StudyData:
 
 
 def _runs(folder: Path) -> Iterator[dict[str, Any]]:
-    for path in (folder / "runs").glob("[!.]*.json"):
+    for path in searches.matching(folder, "runs/[!.]*.json"):
         with suppress(FileNotFoundError):
             yield json.loads(path.read_text())
 

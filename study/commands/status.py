@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from analysis.question.searches import matching
 from study.command_line import as_json
 from study.commands.report import STUDIES
 from study.config.paths import path
@@ -71,7 +72,7 @@ def progress(folder: Path) -> pd.DataFrame:
     from analysis.load import load
     from analysis.tables import status as of_files
 
-    found = [] if any(folder.glob(STUDIES)) else list(results_below(folder))
+    found = [] if matching(folder, STUDIES) else list(results_below(folder))
     if not found:
         return of_files.table(load(folder))
     tables = [of_files.table(load(each)) for each in found]
@@ -83,7 +84,7 @@ def progress(folder: Path) -> pd.DataFrame:
 def results_below(folder: Path) -> Iterator[Path]:
     """The results folders in a folder, and in the folders in it."""
     for depth in ("*", "*/*"):
-        yield from sorted({path.parents[4] for path in folder.glob(f"{depth}/{STUDIES}")})
+        yield from sorted({path.parents[4] for path in matching(folder, f"{depth}/{STUDIES}")})
 
 
 def _show(console: Console, table: pd.DataFrame, folder: Path) -> None:

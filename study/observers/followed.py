@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from analysis.question.searches import holding
 from study import store
 from study.observers.base import Observer
 from study.observers.events import finished_of, search_of, state_of
@@ -43,8 +44,8 @@ class Followed:
     def _searches(self) -> Iterator[tuple[Path, Path]]:
         """(folder of a search, results folder) of each search that has begun."""
         for results, study in self._studies:
-            for path in sorted(store.study_folder(results, study).rglob("study.json")):
-                yield path.parent, results
+            for folder in holding(store.study_folder(results, study), "study.json"):
+                yield folder, results
 
     def _new(self, folder: Path) -> list[Curve]:
         new = self._readers.setdefault(folder, Reader(folder)).new()

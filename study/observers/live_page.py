@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from analysis.question.searches import holding
 from study.observers.aside import end, process
 from study.observers.base import Finished, Observer, Search, State, Sweep
 
@@ -79,10 +80,11 @@ class LivePage(Observer):
 
 def newest_trial(results: Path) -> float:
     """When the latest trial came to a results folder, in seconds since the epoch; 0 if there is none."""
-    found = [path for name in ("trials", "curves.parquet") for path in results.glob(f"studies/*/*/*/**/{name}")]
+    folders = holding(results / "studies", "study.json")
+    found = [folder / name for name in ("trials", "curves.parquet") for folder in folders]
     times = []
     for path in found:
-        with suppress(FileNotFoundError):  # a search that is gathered meanwhile
+        with suppress(FileNotFoundError):  # it has none, or is gathered meanwhile
             times.append(path.stat().st_mtime)
     return max(times, default=0.0)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 
+from analysis.question.searches import matching
 from study.store import atomic
 from study.store.claims import WHOLE, Shard
 
@@ -42,7 +43,7 @@ class Checkpoints(MutableMapping[int, bytes]):
             self._path(index).unlink()
 
     def __iter__(self) -> Iterator[int]:
-        indices = (int(path.stem) for path in sorted(self.folder.glob("*.pt")) if path.stem.isdecimal())
+        indices = (int(path.stem) for path in matching(self.folder, "*.pt") if path.stem.isdecimal())
         return (index for index in indices if index in self.shard)
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from analysis.question.searches import matching
 from study.records import Curve, Trial
 from study.store.atomic import StoreError
 
@@ -20,10 +21,9 @@ COMPACTED = "curves.parquet"
 def begun(folder: Path) -> bool:
     """Whether a search has a finished trial, or one that a later run may continue."""
     files = (COMPACTED, "trials/*.parquet", "checkpoints/*.pt")
-    commands = (each for each in folder.glob("commands/*") if (each / "trial.json").exists())  # else it begins again
-    return any(True for each in files for _ in folder.glob(each)) or any(
-        True for each in commands for _ in each.glob("folder/*")
-    )
+    # A command without trial.json begins again.
+    commands = (each for each in matching(folder, "commands/*") if (each / "trial.json").exists())
+    return any(matching(folder, each) for each in files) or any(matching(each, "folder/*") for each in commands)
 
 
 def load(folder: Path) -> list[Curve]:

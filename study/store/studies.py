@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from analysis.counting import RECORDED, all_runs, launch_limit
-from analysis.question import older
+from analysis.question import older, searches
 from analysis.units import TOKENS
 from study.records import ARITHMETICS, COMMAND, Curve, Study
 from study.settings import ROUNDS, Search
@@ -225,7 +225,7 @@ def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Pa
         with atomic.writing(folder / name):
             (folder / name).mkdir(exist_ok=True)
     alone = len([*folder.glob(".claim.*")]) == 1
-    for path in (folder / "runs").glob("[!.]*.json") if alone and not begun(folder) else ():
+    for path in searches.matching(folder, "runs/[!.]*.json") if alone and not begun(folder) else ():
         if (held := read(path).get("fingerprint")) and held != provenance.get("fingerprint"):
             path.unlink()  # it left no trial, so those to come are not mixed with trials of its code
     path = folder / "runs" / f"{secrets.token_hex(4)}.json"
@@ -259,7 +259,7 @@ def end_run(path: Path, ended: Mapping[str, Any]) -> None:
 def runs(folder: Path) -> list[dict[str, Any]]:
     """The records of all runs of a search, in the order in which they started."""
     apart = []
-    for path in (folder / "runs").glob("[!.]*.json"):
+    for path in searches.matching(folder, "runs/[!.]*.json"):
         with suppress(FileNotFoundError):  # gathered meanwhile into study.json, which is read next
             apart.append(json.loads(path.read_text()))
     return all_runs(read(folder / "study.json")["provenance"], apart)
@@ -270,9 +270,9 @@ def fingerprints(results: Path, workload: str) -> list[tuple[str, dict[str, floa
     of searches without a trial, which no process trains now, do not count: their code left nothing to mix with."""
     found: list[tuple[str, dict[str, float]]] = []
     top = results / "studies" / workload
-    for path in sorted(top.glob("**/study.json")):
-        for run in runs(path.parent) if begun(path.parent) or busy(path.parent) else ():
-            held = path.relative_to(top).parts[0], older.run(run).get("fingerprint") or {}
+    for folder in searches.holding(top, "study.json"):
+        for run in runs(folder) if begun(folder) or busy(folder) else ():
+            held = folder.relative_to(top).parts[0], older.run(run).get("fingerprint") or {}
             if held[1] and held not in found:
                 found.append(held)
     return found

@@ -10,6 +10,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote
 
+from analysis.question.searches import matching
 from study.errors import UsageError
 
 HERE = "127.0.0.1"
@@ -79,7 +80,7 @@ class _Handler(SimpleHTTPRequestHandler):
         import io
 
         top = Path(self.directory)
-        below = sorted(path.relative_to(top) for depth in ("*", "*/*") for path in top.glob(f"{depth}/{REPORT}"))
+        below = sorted(path.relative_to(top) for depth in ("*", "*/*") for path in matching(top, f"{depth}/{REPORT}"))
         links = "<br>".join(
             f'<a href="/{html.escape(quote(str(each)))}">{html.escape(str(each.parent))}</a>' for each in below
         )

@@ -53,6 +53,7 @@ def writings(monkeypatch):
 def add_trial(results: Path, number: int) -> None:
     folder = results / "studies/tiny/sgd/8/trials"
     folder.mkdir(parents=True, exist_ok=True)
+    (folder.parent / "study.json").touch()
     (folder / f"{number:06}.parquet").touch()
 
 

@@ -1,0 +1,37 @@
+"""Where the searches of a results folder are, found while sweeps write to it.
+
+`Path.glob` and `Path.rglob` of Python 3.11 raise FileNotFoundError if a folder is removed between two looks: as when a
+sweep gathers the records of its runs, or when a script cleans its folder up.
+"""
+
+import glob
+import os
+from pathlib import Path
+
+OWN = ("trials", "runs", "commands", "checkpoints", "rounds", "noise", "one_step")
+"""Folders of a search that hold no other search, however a script names its files."""
+
+
+def holding(top: Path, name: str) -> list[Path]:
+    """The folders of searches at or below `top` that hold a file of this name; none if `top` is not there.
+
+    >>> top = Path(published) / "studies/mlp_digits/sgd"
+    >>> [str(folder.relative_to(top)) for folder in holding(top, "study.json")][:2]
+    ['1', '1/rerun-8']
+    """
+    found = []
+    for place, folders, files in os.walk(top):
+        if name in files:
+            found.append(Path(place))
+        if "study.json" in files:
+            folders[:] = [each for each in folders if each not in OWN]
+    return sorted(found)
+
+
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """`Path.glob`, sorted, without the folders that are removed meanwhile.
+
+    >>> [path.name for path in matching(Path(published) / "studies/mlp_digits/sgd", "6*/*.json")]
+    ['study.json']
+    """
+    return sorted(folder / each for each in glob.glob(pattern, root_dir=folder, include_hidden=True))
