@@ -1,5 +1,6 @@
 """Faults in a user's code, told in one line: the error, the line of their own file, and where to see the rest."""
 
+import errno
 import os
 import re
 import traceback
@@ -8,6 +9,8 @@ from study.user_code.ownership import is_users
 
 DEBUG = "HYDRA_FULL_ERROR"
 """Environment variable that `--debug` sets to 1; worker processes inherit it."""
+OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM)
+"""Errors that say nothing of the program: a disk is full, over its quota, read-only or broken."""
 IN_A_LOADER = "Original Traceback (most recent call last):"
 """In the text of an error that torch passes on from a process that reads data."""
 
@@ -47,7 +50,13 @@ def told(error: BaseException) -> str:
     """
     where = place(error)
     text = f"your code fails: {said(error)}{where}."
-    if not where:
+    if not where and isinstance(error, OSError) and error.errno in OF_DISKS:
+        of = f" {error.filename}" if error.filename else " a file"
+        text = (
+            f"cannot read or write{of}: {os.strerror(error.errno)}. Make room or change its permissions; temporary "
+            "files go to the folder that TMPDIR names."
+        )
+    elif not where:
         text = (
             f"{said(error)}. No line of your files led to it: check that the layers of the model fit the data. If they "
             "do, this is a fault of the program; please report it, with the traceback."
