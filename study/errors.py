@@ -1,8 +1,20 @@
 """The bases of errors that end a command in one line, and what the command line refuses."""
 
+import os
+from pathlib import Path
+
 from analysis.errors import Failed as Failed
 from analysis.errors import Refused as Refused
 
 
 class UsageError(Refused):
     """The command line asks for something impossible."""
+
+
+def unwritable(path: Path | str, error: OSError) -> str:
+    """What is said of a file of a sweep that cannot be written, with the reason and the cure."""
+    reason = os.strerror(error.errno) if error.errno else error
+    return (
+        f"cannot write to {path}: {reason}; finished trials are safe. Make room or change its permissions, and "
+        "run the same command to continue; or choose another results=DIR."
+    )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from study.errors import Failed, Refused
+from study.errors import Failed, Refused, unwritable
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
@@ -92,8 +92,4 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else error
-        raise Stopped(
-            f"cannot write to {path}: {reason}; finished trials are safe. Make room or change its permissions, and "
-            "run the same command to continue; or choose another results=DIR."
-        ) from error
+        raise Stopped(unwritable(path, error)) from error

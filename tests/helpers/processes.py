@@ -2,13 +2,14 @@
 
 import multiprocessing as mp
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,18 @@ def tables(folder: Path) -> dict[str, bytes]:
 def written(folder: Path) -> dict[Path, int]:
     """When each file of the studies was last written."""
     return {path: path.stat().st_mtime_ns for path in (folder / "studies").rglob("*") if path.is_file()}
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """No file can grow beyond this many bytes, as if the disk were full."""
+    before, action = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, action)
 
 
 def _obey(pipe: Any, parent: int, rank: Rank) -> None:

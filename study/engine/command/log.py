@@ -226,8 +226,8 @@ class MetricLog:
 def drop_half_line(path: Path) -> None:
     """Cut a file behind its last line break: what a killed script began to write would spoil the next line."""
     if path.exists():
-        content = path.read_bytes()
-        path.write_bytes(content[: content.rfind(b"\n") + 1])
+        with path.open("r+b") as file:  # not written again, which may be interrupted, or find the disk full
+            file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _number(value: Any) -> float | None:

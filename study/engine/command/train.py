@@ -1,7 +1,9 @@
 """Trials -> curves by running the command of a workload: one process for each trial."""
 
+import errno
 import json
 import math
+import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -19,7 +21,7 @@ from study.engine.command.process import Process
 from study.engine.command.progress import Progress
 from study.engine.cost import Cost
 from study.engine.serial import Proposals
-from study.errors import Failed
+from study.errors import Failed, unwritable
 from study.records import Curve, Study, Trial
 from study.schedules import SCHEDULE
 from workloads.command import INFEASIBLE, Command
@@ -28,6 +30,8 @@ POLL = 0.05
 """Seconds between two looks at a command and its metrics."""
 LOG, OUTPUT, FOLDER, TRIAL, PROGRESS = "metrics", "output.txt", "folder", "trial.json", "progress.json"
 """Files of a trial: its metrics, what it printed, its own folder, its seeds and hyperparameters, and how far it is."""
+NO_ROOM, ROOM = (errno.ENOSPC, errno.EDQUOT), 2**16
+"""Errors of a disk without room, which scripts print; and the bytes that a disk with room takes."""
 SEEDS = 2**31
 """Seeds are below this number: some libraries take no larger ones."""
 UNKNOWN = Cost(step=1e-3, validation=0.0, others=0.0, known=False)
@@ -60,7 +64,13 @@ def train(study: Study, workload: Command, proposals: Proposals, place: Place) -
         Failed: a command fails, or its metrics cannot be used.
     """
     while (trial := proposals.ask(wait=True)) is not None:
-        yield _Run(study, workload, trial, place).curve(proposals)
+        try:
+            curve = _Run(study, workload, trial, place).curve(proposals)
+        except ConnectionError:  # the parent has ended
+            raise
+        except OSError as error:
+            raise Failed(unwritable(error.filename or place.of(trial), error)) from error
+        yield curve
 
 
 class _Run:
@@ -77,8 +87,9 @@ class _Run:
         record = json.dumps(asdict(trial), default=float)
         if not (workload.keeps_folder and _content(self.folder / TRIAL) == record):
             shutil.rmtree(self.folder, ignore_errors=True)
-        (self.folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        (self.folder / TRIAL).write_text(record)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / TRIAL).write_text(record)
+        (self.folder / FOLDER).mkdir(exist_ok=True)
         drop_half_line(self.folder / LOG)
         self.log = MetricLog(self.folder / LOG, study.goal.metric, study.goal.threshold)
         given = {
@@ -154,6 +165,7 @@ class _Run:
         if log.may_be_cut and not log.would_end(self.study.train_steps):
             error = Failed(self._cut())
         elif failed(ended):
+            self._check_room(ended)
             if self.workload.failed != INFEASIBLE:
                 raise Failed(self._failure(ended))
             bad = log.last_step + 1
@@ -166,6 +178,7 @@ class _Run:
                 log.rows.setdefault(self.study.train_steps, {})  # it made them all, and measured nothing there
         if error := error or (log.missing() if bad is None else None):
             self._forget()
+            self._check_room(ended)
             raise error
         crossing = self.log.first_met if ended["stopped"] == "goal" else None
         bad = None if crossing else bad
@@ -175,6 +188,21 @@ class _Run:
         errors = {name: np.array([row.get(name, np.nan) for row in rows.values()]) for name in names}
         steps, spent = np.array([*rows], dtype=np.int64), {"training": seconds, "evaluation": 0.0}
         return Curve(self.trial, bad, steps, errors, spent, command=dict(ended))
+
+    def _check_room(self, ended: Mapping[str, Any]) -> None:
+        """Raise Failed if a script could not write: that says nothing of the script or its hyperparameters."""
+        error = next((OSError(each, "") for each in NO_ROOM if os.strerror(each) in ended["output"]), None)
+        probe = self.folder / ".room"
+        try:
+            with probe.open("wb") as file:
+                file.write(bytes(ROOM))
+                os.fsync(file.fileno())
+        except OSError as found:
+            error = found
+        finally:
+            probe.unlink(missing_ok=True)
+        if error is not None:
+            raise Failed(f"{unwritable(self.folder, error)} {self._name} {end_text(ended)}.") from error
 
     @property
     def _name(self) -> str:

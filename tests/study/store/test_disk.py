@@ -2,7 +2,6 @@
 
 import os
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers.processes import tables
+from helpers.processes import files_of_at_most, tables
 
 from analysis.errors import Unwritten
 from analysis.report import build
@@ -49,18 +48,6 @@ def child(*arguments):
     # A half-written .pyc would be kept.
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, timeout=120)
-
-
-@contextmanager
-def files_of_at_most(size):
-    """No file can grow beyond this many bytes, as if the disk were full."""
-    before, action = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, action)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 `script.py LOG STEPS BATCH_SIZE SEED LINES END ...`: appends LINES to LOG, and then does END.
 """
 
+import errno
 import os
 import signal
 import sys
@@ -16,6 +17,8 @@ match end:
     case "crash":
         print("the data are gone", file=sys.stderr)
         sys.exit(3)
+    case "full":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "checkpoint.pt")
     case "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     case "waits":

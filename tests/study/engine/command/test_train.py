@@ -5,12 +5,13 @@ import os
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers.desks import Desk
-from helpers.processes import alive, wait_until
+from helpers.processes import alive, files_of_at_most, wait_until
 
 from analysis.counting import COMPLETE, INFEASIBLE, Goal, Measured, outcome
 from study.engine.command import process
@@ -127,6 +128,38 @@ def test_a_command_that_hangs_fails(make_study, tmp_path):
     assert (ended.status, curve.first_bad_step, curve.command["stopped"]) == (INFEASIBLE, 11, "timeout")
     curve, ended = run(make_study, tmp_path, CSV, "waits", timeout=0.3)
     assert (ended.status, curve.first_bad_step, curve.command["stopped"]) == (COMPLETE, None, "limit")
+
+
+FULL = {
+    "its folder": (0, CSV, "", "000000: File too large"),
+    "its metrics": (1000, "step,val/loss\n" + "10,0.9\n" * 200, "", "000000: File too large"),
+    "what it prints": (1000, CSV[:21], "crash", "000000: File too large"),
+    "its checkpoint": (2**20, CSV[:21], "full", "000000: No space left on device"),
+}
+
+
+@pytest.mark.parametrize("failed", ["stop", "infeasible"])
+@pytest.mark.parametrize(("size", "lines", "end", "said"), FULL.values(), ids=FULL)
+def test_a_disk_that_is_full_is_named_and_is_no_failure_of_the_script(
+    make_study, tmp_path, size, lines, end, said, failed
+):
+    """What does not fit: the file of the trial, or a file that the script writes."""
+    cure = "finished trials are safe. Make room or change its permissions, and run the same command to continue"
+    with files_of_at_most(size), pytest.raises(Failed, match=f"^cannot write to {tmp_path}/.*{said}; {cure}"):
+        run(make_study, tmp_path, lines, end, failed=failed)
+    curve, _ = run(make_study, tmp_path, CSV, failed=failed)
+    assert curve.steps.tolist() == [10, 20, 30, 40]
+
+
+@pytest.mark.parametrize("size", [0, 21, 2**20])
+def test_metrics_of_an_interrupted_trial_survive_a_full_disk(make_study, tmp_path, size):
+    """They are not written again to cut half a line off."""
+    with pytest.raises(Failed):
+        run(make_study, tmp_path, CSV[:25], "crash", extra=["{folder}"])
+    with files_of_at_most(size), suppress(Failed):
+        run(make_study, tmp_path, "", "crash", extra=["{folder}"])
+    curve, _ = run(make_study, tmp_path, "40,0.5\n", extra=["{folder}"])
+    assert curve.steps.tolist() == [10, 40]
 
 
 def test_a_program_that_is_not_there(make_study, tmp_path, monkeypatch):
