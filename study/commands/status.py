@@ -40,25 +40,38 @@ def watch_arguments(verb: argparse.ArgumentParser) -> None:
 
 def status(options: argparse.Namespace, console: Console) -> None:
     """`study status`: show the progress of a running or interrupted sweep, or of all sweeps below a folder."""
-    with uncollected():
-        table = progress(options.results)
-    if options.json:
-        print(as_json.text("status", table))
+    if not options.watch or options.json:
+        with uncollected():
+            table = progress(options.results)
+        if options.json:
+            print(as_json.text("status", table))
+        else:
+            _show(console, table, options.results)
         return
-    if not options.watch:
-        _show(console, table, options.results)
-        return
-    shown = Live(console=console, auto_refresh=False)
     try:
-        with shown:
-            while True:
-                shown.update(_text(console, table, options.results), refresh=True)
-                if (table["state"] == "done").all():
-                    return
-                time.sleep(SECONDS)
-                table = progress(options.results)
+        _look_again(options.results, console)
     except KeyboardInterrupt:
         return
+
+
+def _look_again(folder: Path, console: Console) -> None:
+    """Show the progress every few seconds, until all is done. A sweep may begin, or begin again, meanwhile."""
+    waiting = f"No study is on file in {folder} yet: waiting for a sweep with results={folder}. Ctrl-C ends this."
+    if not _has_studies(folder):
+        console.print(waiting, markup=False, soft_wrap=True)
+    while not _has_studies(folder):
+        time.sleep(SECONDS)
+    with Live(console=console, auto_refresh=False) as shown:
+        while True:
+            table = progress(folder) if _has_studies(folder) else None
+            shown.update(Text(waiting) if table is None else _text(console, table, folder), refresh=True)
+            if table is not None and (table["state"] == "done").all():
+                return
+            time.sleep(SECONDS)
+
+
+def _has_studies(folder: Path) -> bool:
+    return bool(matching(folder, STUDIES)) or any(True for _ in results_below(folder))
 
 
 def progress(folder: Path) -> pd.DataFrame:

@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import re
+import shutil
 
 import pandas as pd
 import pytest
@@ -57,6 +58,39 @@ def test_it_looks_again_until_all_is_done(folders, monkeypatch, capsys):
     monkeypatch.setattr(status, "SECONDS", 0.0)
     assert main(["status", str(folders), "--watch"]) == 0
     assert len(looks) == 3
+    assert "Done." in capsys.readouterr().out
+
+
+MISSING = {
+    "no folder": lambda folder: None,
+    "an empty folder": lambda folder: folder.mkdir(),
+    "a folder without a question": lambda folder: (folder / "studies/tiny/momentum/8").mkdir(parents=True),
+    "a file that is none of a sweep": lambda folder: (folder.mkdir(), (folder / "notes.txt").touch()),
+}
+
+
+@pytest.mark.parametrize("missing", MISSING)
+@pytest.mark.parametrize("gone", [0, 1], ids=["at first", "and again later"])
+def test_it_waits_for_the_first_study(folders, tmp_path, monkeypatch, capsys, missing, gone):
+    """A sweep may start later, at the same moment, or anew after its folder was removed."""
+    folder, said = tmp_path / "later", []
+    MISSING[missing](folder)
+
+    def sleep(_):
+        said.append(capsys.readouterr().out)
+        shutil.rmtree(folder, ignore_errors=True)
+        if len(said) > 2 * gone:
+            shutil.copytree(folders / "done", folder)
+        elif len(said) == gone:
+            shutil.copytree(folders / "more/left", folder)
+
+    monkeypatch.setattr(status.time, "sleep", sleep)
+    assert main(["status", str(folder), "--watch"]) == 0
+    assert (
+        said[0]
+        == f"No study is on file in {folder} yet: waiting for a sweep with results={folder}. Ctrl-C ends this.\n"
+    )
+    assert len(said) == 1 + 2 * gone
     assert "Done." in capsys.readouterr().out
 
 
