@@ -20,7 +20,7 @@ after a race, `race_factor`.
 """
 
 import json
-import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -90,7 +90,7 @@ def export(
         raise ExportError(f"the format must be one of {', '.join(FORMATS)}, but got {form!r}.")
     folder = Path(folder).absolute()
     studies = list(load(results))
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     try:
         if folder.exists() and any(folder.iterdir()):
             raise ExportError(f"an export needs an empty folder, but {folder} holds files; choose another DIR.")

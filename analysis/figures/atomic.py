@@ -1,6 +1,7 @@
 """Write files so that no reader sees half of one."""
 
 import os
+import secrets
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +17,8 @@ def write_atomically(path: Path, data: bytes) -> Path:
     ...     write_atomically(Path(folder) / "note.txt", b"whole").read_bytes()
     b'whole'
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    # The process id alone would do on one machine: two containers or machines may use the same one.
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         with aside.open("wb") as file:
             file.write(data)

@@ -46,7 +46,7 @@ class LivePage(Observer):
             end(self._process)  # files appear whole or not at all
             killed, self._process = self._process.pid, None
             for folder in self._results:  # the process was killed in the middle of a file
-                for path in [*folder.glob(f".*.{killed}"), *folder.glob(f"*/.*.{killed}")]:
+                for path in [*folder.glob(f".*.{killed}.*"), *folder.glob(f"*/.*.{killed}.*")]:
                     path.unlink(missing_ok=True)
         if kind is not None:
             from analysis.report import unfinished

@@ -92,7 +92,7 @@ def test_the_end_of_training_ends_the_writing(tmp_path, clock, writings, ended, 
     add_trial(tmp_path, 0)
     page = LivePage([tmp_path])
     (tmp_path / "tables").mkdir()
-    left = [tmp_path / ".report.html.12345", tmp_path / "tables/.trials.csv.12345"]
+    left = [tmp_path / ".report.html.12345.0a1b2c3d", tmp_path / "tables/.trials.csv.12345.0a1b2c3d"]
     for path in left:
         path.touch()
     text = '<!-- unfinished --><meta http-equiv="refresh" content="30"><!-- end of unfinished --><p>'
