@@ -34,6 +34,14 @@ GRADIENTS_FIRST = (
     "loss.backward() and step(): begin it with `with torch.enable_grad(): loss = closure()`, and do not pass the "
     "closure on"
 )
+WITH_CLOSURE = (
+    "fails with a closure, which computes the gradients, and works without: let it take no argument `closure`, or "
+    "begin it with `with torch.enable_grad(): loss = closure()`, and do not pass the closure on"
+)
+CLOSURE_FIRST = (
+    "; it had not called the closure, and gradients are None before: begin the step with `with torch.enable_grad(): "
+    "loss = closure()`"
+)
 GRADIENTS_ENABLED = (
     "differentiates what has no graph: begin it with `with torch.enable_grad(): loss = closure()`; second derivatives "
     "of the loss, as Hessian-based methods take them, are not available"
@@ -250,6 +258,7 @@ def refusal(study: Study, workload: Workload, data: Data) -> str | None:
     small = replace(study.constant, batch_size=2, micro_batch=None)
     for unit in (0.0, 1 - 1e-9):
         trial = small.trial(0, values(study.search.space, [unit] * len(study.search.space)))
+        passes: list[float] | None = None
         try:
             with generators.restored(data.device):
                 run, slower = (Run(small, workload, data, trial) for _ in range(2))
@@ -272,12 +281,15 @@ def refusal(study: Study, workload: Workload, data: Data) -> str | None:
         except Failed as error:
             return f"because {error}"
         except Exception as error:
-            if _in_a_loop(partial(Run, small, workload, data, trial)):
-                return f"because its step {GRADIENTS_FIRST}"
+            told = str(error).splitlines()[0].rstrip(". ") if str(error) else type(error).__name__
+            place = faults.place(error)
             if "does not require grad" in str(error):
                 return f"because its step {GRADIENTS_ENABLED}"
-            told = str(error).splitlines()[0].rstrip(". ") if str(error) else type(error).__name__
-            cure = faults.place(error) or "; set its arguments with search.space and optimizer.arguments"
+            if _in_a_loop(partial(Run, small, workload, data, trial)):
+                return f"because its step {WITH_CLOSURE} ({told}{place})"
+            cure = place or "; set its arguments with search.space and optimizer.arguments"
+            if passes == [] and place:
+                cure += CLOSURE_FIRST
             chosen = ", ".join(f"{n}={v:g}" for n, v in small.resolved(trial.hyperparameters).items())
             return f"with {chosen}: {told}{cure}"
     return None

@@ -4,6 +4,7 @@ import dis
 import inspect
 from collections.abc import Container, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,6 +19,10 @@ from workloads.base import imported
 
 THEIRS = {"learning_rate": "lr", "epsilon": "eps"}
 """Our name -> the name in these classes; beta1, beta2, ... become their `betas`."""
+ANY_NUMBER, ANY_NAME = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+TESTS = ("TO_BOOL", *(f"POP_JUMP_{way}IF_{what}" for way in ("", "FORWARD_") for what in ("TRUE", "FALSE")))
+TESTS += tuple(f"POP_JUMP_{way}IF_{what}" for way in ("", "FORWARD_") for what in ("NONE", "NOT_NONE"))
+"""Instructions that test the value before them, by their names in several versions of Python."""
 
 
 def foreign(path: str, arguments: Mapping[str, Any]) -> Optimizer:
@@ -75,36 +80,51 @@ def _legal(name: str) -> Legal:
 
 
 def _with_closure(constructor: Any) -> Any:
-    """The class, if its `step` calls the closure, which computes the gradients, and takes it first.
+    """A subclass whose `step` takes the closure, which computes the gradients, first, and passes it on.
 
-    Otherwise a subclass that gives it by name, or calls it first, as a plain training loop does.
+    If the `step` of the class calls no closure, or an optimizer has hooks that run before `step`, such as one that
+    clips gradients, they are computed first, and `step` gets no closure, as in a plain training loop.
     """
-    calls = _calls_closure(constructor.step)
-    if calls and "closure" not in [each.name for each in _taken(constructor.step)[1:]]:
-        return constructor
+    bare, taken = constructor.step, _taken(constructor.step)
+    calls = _calls_closure(bare)
+    by_name = "closure" in [each.name for each in taken[1:]] or [each.kind for each in taken] == [ANY_NAME]
+    optional = all(each.default is not each.empty or each.kind in (ANY_NUMBER, ANY_NAME) for each in taken)
+    with_hooks = bare if getattr(bare, "hooked", False) else constructor.profile_hook_step(bare)
 
     class WithClosure(constructor):
-        def step(self, closure: Any) -> Any:
-            if calls:
-                return super().step(closure=closure)
-            with torch.enable_grad():
-                loss = closure()
-            super().step()
+        def step(self, closure: Any = None) -> Any:
+            hooks = getattr(self, "_optimizer_step_pre_hooks", None)  # wrappers may leave out Optimizer.__init__
+            step = bare if hooks is None else with_hooks
+            if closure is not None and calls and not (optional and hooks):
+                return step(self, closure=closure) if by_name else step(self, closure)
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            step(self)
             return loss
 
+    WithClosure.step.hooked = True  # type: ignore[attr-defined]  # `with_hooks` runs the hooks, and once
     WithClosure.__name__ = constructor.__name__  # messages name the class of the user
     return WithClosure
 
 
 def _calls_closure(step: Any) -> bool:
-    """True if the method reads `closure`, or its first argument after `self`, or if its bytecode is unavailable."""
+    """True if the method uses `closure`, or its first argument after `self`, or if its bytecode is unavailable.
+
+    A test whether there is one, as in `assert closure is None`, is no use of it.
+    """
     own, taken = inspect.unwrap(step), _taken(step)
     if not inspect.isfunction(own):
         return True
     closure = [each.name for each in taken if each.name == "closure"]
     closure = closure or [each.name for each in taken[:1] if each.kind != each.KEYWORD_ONLY]
-    loaded = (each.argval for each in dis.get_instructions(own) if each.opname.startswith("LOAD"))
-    return any(name in (value if isinstance(value, tuple) else (value,)) for value in loaded for name in closure)
+    for one, then in pairwise(dis.get_instructions(own)):
+        loaded = one.argval if isinstance(one.argval, tuple) else (one.argval,)
+        tested = then.opname in TESTS or (then.opname == "LOAD_CONST" and then.argval is None)
+        if one.opname.startswith("LOAD") and any(name in loaded for name in closure) and not tested:
+            return True
+    return False
 
 
 def _taken(step: Any) -> list[inspect.Parameter]:

@@ -1,7 +1,6 @@
 """What every optimizer can be given: averages of weights, half-lives, decay; and what lanes know nothing of."""
 
 import json
-import re
 from itertools import product
 
 import numpy as np
@@ -16,8 +15,6 @@ from analysis.counting import Goal
 from study.__main__ import main
 from study.data.order import Batches
 from study.engine.arithmetic import candidates
-from study.engine.can_fuse import refusal
-from study.optimizers.foreign import _calls_closure
 from study.settings import Evaluation
 from workloads.layers import keyed_layers, set_keys
 
@@ -188,101 +185,6 @@ def test_optimizers_are_told_when_they_are_measured(question):
     still = curve(question({"learning_rate": 1e-9}, optimizer="sgd")).errors["val/loss"]
     assert np.abs(moved - still).min() > 0.01
     assert np.ptp(moved) < 0.01
-
-
-class ByHand(torch.optim.SGD):
-    """As those are written that follow a backward pass: nobody tells them how to make one."""
-
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter -= group["lr"] * parameter.grad
-
-
-class Ignoring(ByHand):
-    """Takes a closure, as the signature wants it, and passes over it."""
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        super().step()
-
-
-class Silent(torch.optim.SGD):
-    """Returns no loss."""
-
-    def step(self, closure):
-        super().step(closure)
-
-
-class Scaled(torch.optim.SGD):
-    """Takes no closure, but a keyword."""
-
-    def step(self, *, scale=1.0):
-        for weight in self.param_groups[0]["params"]:
-            weight.grad.mul_(scale)
-        super().step()
-
-
-class Second(torch.optim.SGD):
-    """Takes the closure as its second argument."""
-
-    def step(self, scaler=None, closure=None):
-        assert scaler is None
-        return super().step(closure)
-
-
-@pytest.mark.parametrize("name", ["ByHand", "Ignoring", "Silent", "Scaled", "Second"])
-def test_optimizers_need_not_return_the_loss_nor_know_of_closures(question, name):
-    theirs = curve(question({"learning_rate": 0.1}, optimizer=f"{__name__}.{name}"))
-    ours = curve(question({"learning_rate": 0.1}, optimizer="sgd"))
-    np.testing.assert_allclose(theirs.errors["val/loss"], ours.errors["val/loss"], rtol=1e-5)
-
-
-class Disabling(torch.optim.Adam):
-    """Calls the closure where gradients are disabled."""
-
-    @torch.no_grad()
-    def step(self, closure):
-        return closure()
-
-
-class Failing(torch.optim.Adam):
-    """Has a fault of its own."""
-
-    def step(self):
-        raise RuntimeError("no room for the factors.")
-
-
-class Deaf(torch.optim.Optimizer):
-    """Fixes its learning rate at the start."""
-
-    def __init__(self, params, lr=0.1):
-        super().__init__(params, {"lr": lr, "rate": lr})
-
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for each in group["params"]:
-                each -= group["rate"] * each.grad
-
-
-REFUSED = {
-    "Disabling": r"begin it with `with torch.enable_grad\(\): loss = closure\(\)`",
-    "Failing": r"learning_rate=0.1, .*: no room for the factors \(.*test_training.py, line \d+: raise RuntimeError",
-    "Deaf": r"let it read group\['lr'\], or choose schedule=constant$",
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_step_that_cannot_train_is_told_the_cure_or_its_line(question, name):
-    fixed = {"learning_rate": 0.1, "learning_rate_decay_fraction": 1.0, "end_learning_rate_factor": 0.1}
-    study = question(fixed, optimizer=f"{__name__}.{name}", schedule="linear_decay")
-    assert re.search(REFUSED[name], refusal(study, BLOBS, DATA))
-
-
-def test_what_cannot_be_looked_into_is_taken_to_call_its_closure():
-    assert [_calls_closure(step) for step in (len, ByHand.step, torch.optim.LBFGS.step)] == [True, False, True]
 
 
 SMALL = ["sweep", "batch_size=64", "search.trials=2", "search.reruns=0", "budget.epochs=2", "engine.workers=1"]

@@ -321,7 +321,7 @@ class DecayingLater(Decaying):
     ("name", "why"),
     [
         ("Clipping", "must call the closure, which computes the gradients, before it reads them"),
-        ("WithoutGraph", "must call the closure, which computes the gradients, before it reads them"),
+        ("WithoutGraph", "differentiates what has no graph: begin it with `with torch.enable_grad()"),
         ("Decaying", "the step of Decaying changed `lr` in its param_groups"),
         ("Shrinking", "the step of Shrinking changed `lr` in its param_groups"),
     ],
