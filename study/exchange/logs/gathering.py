@@ -73,8 +73,8 @@ class Gathering:
                 known[name] = label(given) if name == "run_id" else found
 
     def leave_out(self, column: str) -> None:
-        """Remember a column that was left out; those of a tool itself, such as W&B's _runtime, go without saying."""
-        if not column.startswith("_"):
+        """Remember a column that was left out; those of W&B itself, such as _runtime, go without saying."""
+        if not names.is_of_wandb(column):
             self.left_out[column] = None
 
     def read(self, role: str, column: str) -> None:

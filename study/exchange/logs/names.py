@@ -85,6 +85,8 @@ LABELS: tuple[str, ...] = (
     *("exp_name", "exp_id", "experiment", "lifecycle_stage", "job_id"),
 )
 """Names of what describes a run but is no hyperparameter."""
+OF_WANDB = ("_step", "_runtime", "_timestamp", "_wandb")
+"""Columns that W&B adds to a history; other names that begin with `_` are the user's."""
 OF_EXPORT = {"repeat": 0, "budget_multiple": 1, "stage": 0, "rerun": None, "rule": None, "base_batch_size": None}
 """Columns of `study export` that identify a search -> their values in the first one, which alone is imported."""
 FROM_EXPORT: tuple[str, ...] = (
@@ -223,7 +225,17 @@ def could_be_metric(column: str) -> bool:
     """True if a column may be a quantity without its split, such as `loss`: it has no other known meaning."""
     short = plain(column)
     known = {name for spellings in ROLES.values() for name in spellings}
-    return metric(column) is None and short not in {*known, *NO_METRICS, *LABELS, *SHORT, ""} and column[0] != "_"
+    own = {*known, *NO_METRICS, *LABELS, *SHORT, ""}
+    return metric(column) is None and short not in own and not is_of_wandb(column)
+
+
+def is_of_wandb(name: str) -> bool:
+    """True if W&B adds a column of this name, or of one nested in it.
+
+    >>> [is_of_wandb(name) for name in ("_step", "_wandb/runtime", "_momentum")]
+    [True, True, False]
+    """
+    return re.split(r"[/.]", name)[0] in OF_WANDB
 
 
 def is_certain(column: str) -> bool:

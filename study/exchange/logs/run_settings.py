@@ -15,6 +15,8 @@ from study.exchange.readers.tables import value
 DIVERGED = ("infeasible", "diverged", "nan")
 """Statuses, in lower case, of runs that diverged."""
 A_BATCH_SIZE = "a whole number of examples, at least 1"
+GROUPS = ("name", "run_name", "experiment", "exp_name")
+"""Names of runs that several runs may share where another column tells runs apart."""
 PER_PROCESS = ("train_batch_size", "per_device_train_batch_size")
 """Names under which some tools keep the batch size of one process."""
 
@@ -63,9 +65,14 @@ def _named(
         if key in mapped or key in roles:
             named[key] = mapped.get(key) or roles[key]
             made.read(named[key], key)
+            _study(made, key, named[key], [settings.get(key) for settings in held.values()])
         elif plain(key) in labels:
             _label(made, key, [settings.get(key) for settings in held.values()])
-        elif key[0] != "_" and names.metric(key) not in metrics and (key == rate or not names.is_certain(key)):
+        elif (
+            not names.is_of_wandb(key)
+            and names.metric(key) not in metrics
+            and (key == rate or not names.is_certain(key))
+        ):
             name = names.hyperparameter(key, keys)
             if name in mapped.values():
                 made.facts[f"Left out {key}, because --map names another {name}"] = None
@@ -78,13 +85,29 @@ def _named(
     return named
 
 
+def _study(made: Gathering, key: str, name: str, cells: Sequence[Any]) -> None:
+    """Say that each value of a setting names studies of their own, if its name may mean something else, such as `task`.
+
+    Arguments:
+        cells: its value in each run; None: it has none.
+    """
+    asked = [column for columns in made.asked.columns.values() for column in columns]
+    several, short = len({repr(cell) for cell in cells if cell is not None}) > 1, plain(names.last(key))
+    if several and name in ("workload", "dataset", "model") and key not in asked and short != name:
+        made.facts[f"Each value of {key} is a workload of its own; if it is a hyperparameter: --map {short}={key}"] = (
+            None
+        )
+
+
 def _label(made: Gathering, key: str, cells: Sequence[Any]) -> None:
     """Remember a setting that is left out for its name, if runs differ in it: it may be a hyperparameter.
 
     Arguments:
         cells: its value in each run; None: it has none.
     """
-    if plain(key) in names.LABELS and plain(key) not in names.ROLES["run"] and len({repr(cell) for cell in cells}) > 1:
+    values, short = len({repr(cell) for cell in cells}), plain(key)
+    of_runs = short in names.ROLES["run"] and not (short in GROUPS and values < len(cells))
+    if short in names.LABELS and values > 1 and not of_runs and not names.is_of_wandb(key):
         made.described[key] = None
 
 

@@ -71,7 +71,7 @@ def _workload(settings: Mapping[str, Any], default: str, size: str | None = None
     source; with the value of its size if there is one."""
     parts = [str(settings[key]) for key in ("model", "dataset") if settings.get(key) is not None]
     given = settings.get("workload")
-    parts = [str(given)] if given else parts or [default]
+    parts = [str(given)] if given is not None else parts or [default]
     quoted, name = " with ".join(map(repr, parts)), "_".join(parts)
     if size is None:
         return quoted, name
