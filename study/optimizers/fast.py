@@ -71,16 +71,31 @@ def lamb_(w: Tensor, g: Tensor, state: State, h: Scalars, steps: Tensor) -> None
     weights.addcmul_(d, h["learning_rate"] * ratio(norm, size))
 
 
+class Sgd(torch.optim.SGD):
+    """`torch.optim.SGD` whose fused kernel takes parameters that get their first gradient later than others.
+
+    A model may leave out layers at random. Torch gives the kernel no velocity for their parameters, and the kernel
+    fails (torch 2.13). A velocity of 0 makes the same update as none.
+    """
+
+    def _init_group(self, group: Any, params: Any, grads: Any, momentum_buffer_list: Any) -> bool:
+        is_sparse = super()._init_group(group, params, grads, momentum_buffer_list)
+        if group["fused"] and any(held is not None for held in momentum_buffer_list):
+            pairs = zip(momentum_buffer_list, grads, strict=True)
+            momentum_buffer_list[:] = [torch.zeros_like(g) if held is None else held for held, g in pairs]
+        return bool(is_sparse)
+
+
 def torch_sgd(model: nn.Module, h: Values, treatments: Treatments = ALL_USUAL) -> torch.optim.Optimizer:
     """SGD, or heavy-ball momentum if `momentum` is given."""
     groups = param_groups(model, h["learning_rate"], treatments)
-    return torch.optim.SGD(groups, lr=h["learning_rate"], momentum=h.get("momentum", 0.0), fused=_has_kernel(model))
+    return Sgd(groups, lr=h["learning_rate"], momentum=h.get("momentum", 0.0), fused=_has_kernel(model))
 
 
 def torch_nesterov(model: nn.Module, h: Values, treatments: Treatments = ALL_USUAL) -> torch.optim.Optimizer:
     """Nesterov momentum; plain SGD at momentum 0, where torch refuses Nesterov."""
     groups, m = param_groups(model, h["learning_rate"], treatments), h["momentum"]
-    return torch.optim.SGD(groups, lr=h["learning_rate"], momentum=m, nesterov=m > 0, fused=_has_kernel(model))
+    return Sgd(groups, lr=h["learning_rate"], momentum=m, nesterov=m > 0, fused=_has_kernel(model))
 
 
 def torch_adam(model: nn.Module, h: Values, treatments: Treatments = ALL_USUAL) -> torch.optim.Optimizer:
