@@ -126,7 +126,8 @@ def described(tree: Tree) -> str:
 
 
 def call(model: nn.Module, inputs: Tree) -> Any:
-    """The model's outputs for a tree of inputs: a mapping by keyword, a tuple as several arguments.
+    """The model's outputs for a tree of inputs: a mapping by keyword, a tuple or list as several
+    arguments: `default_collate` makes lists of tuples.
 
     If `forward` cannot take them so (its names or number of arguments differ), the tree is its one argument.
     """
