@@ -12,6 +12,7 @@ from analysis.counting import Goal
 from analysis.export import export
 from analysis.load import load, load_study
 from analysis.report import warnings
+from analysis.report.warnings import caution, of_curves, of_searches
 from analysis.tables import audits
 from analysis.tables.steps_to_result import answerable
 from study.exchange.importing import import_released
@@ -219,7 +220,7 @@ def test_optimizers_on_other_data_are_no_fair_comparison(tmp_path, make_study, w
     for name, examples in (("momentum", 4096), ("sgd", 300)):
         study = make_study(SPACES[name], optimizer=name)
         write_study(tmp_path, replace(study, workload=study.workload | {"train_examples": examples}), [])
-    assert audits.differing(*load(tmp_path), warnings.EQUAL) == {"workload"}
+    assert audits.differing(*load(tmp_path), of_curves.EQUAL) == {"workload"}
 
 
 def test_more_scouts_for_more_parameters_are_fair(tmp_path, make_study, write_study):
@@ -227,9 +228,9 @@ def test_more_scouts_for_more_parameters_are_fair(tmp_path, make_study, write_st
     for name, scouts in (("momentum", 6), ("sgd", 4)):
         write_study(tmp_path, make_study(SPACES[name], optimizer=name, scouts=scouts, trials=scouts + 3, **rounds), [])
     studies = list(load(tmp_path))
-    assert audits.differing(*studies, warnings.EQUAL) == set()
+    assert audits.differing(*studies, of_curves.EQUAL) == set()
     studies[0].question["search"]["refine"] = [4]
-    assert audits.differing(*studies, warnings.EQUAL) == {"search.refine"}
+    assert audits.differing(*studies, of_curves.EQUAL) == {"search.refine"}
 
 
 @pytest.mark.slow
@@ -262,7 +263,7 @@ def test_more_trials_at_some_batch_sizes_are_told(warned):
 
 def test_more_trials_of_refine_are_not_told(warned, monkeypatch):
     """Its S(B) comes from fresh seeds, and a search that missed the goal ends early."""
-    monkeypatch.setattr(warnings, "_refines", lambda study: True)
+    monkeypatch.setattr(of_curves, "refines", lambda study: True)
     assert warned(odd={8: {"trials": 16, "ends": [*ends(1000), *ends(1010)]}}) == []
 
 
@@ -313,7 +314,7 @@ def test_the_heaviest_come_first(warned):
     said = warned(odd={8: {"written": 6}, 64: {"ends": [None] * 8}, 32: {"learning_rate": 0.9}})
     starts = [": the best trials", ": only 6 of", ": no trial reached"]
     assert [start in text for start, text in zip(starts, said, strict=True)] == [True] * 3
-    assert len(set(warnings.KINDS)) == len(warnings.KINDS)
+    assert len(set(caution.KINDS)) == len(caution.KINDS)
 
 
 @pytest.mark.parametrize(("trials", "most"), [(20, 0.1), (100, 0.04)])
@@ -322,7 +323,7 @@ def test_how_often_chance_looks_like_too_few_trials(trials, most):
     generator = np.random.default_rng(0)
     log_steps = 0.2 * generator.standard_normal((300, trials)), generator.exponential(0.5, (300, trials))
     for steps in np.exp(log_steps):
-        alarms = [audits.gain_of_doubling(row) > warnings.GAIN for row in steps]
+        alarms = [audits.gain_of_doubling(row) > of_searches.GAIN for row in steps]
         assert np.mean(alarms) <= most
 
 
@@ -335,6 +336,6 @@ def test_a_noisy_goal_is_cured_by_another_metric_and_by_settings_of_the_workload
     study = load_study(Path(__file__).parents[3] / "results/published/mlp_digits/studies/mlp_digits/sgd/64")
     if not settable:
         del study.question["workload"]["validation_examples"]
-    (caution,) = warnings._noise(study, Goal(f"val/{metric}", 0.2), {"reached": True})
+    (caution,) = of_searches._noise(study, Goal(f"val/{metric}", 0.2), {"reached": True})
     assert ("such as a cross entropy" in caution.cure) == recommended
     assert ("workload.validation_examples" in caution.cure) == settable

@@ -11,7 +11,8 @@ from analysis.counting import Goal
 from analysis.estimates import by_goal, landscape
 from analysis.export import ExportError, export
 from analysis.load import load
-from analysis.report import findings, warnings
+from analysis.report import findings
+from analysis.report.warnings import of_searches
 from analysis.tables import audits, steps_to_result, trials
 from study import store
 from study.settings import Evaluation
@@ -59,7 +60,7 @@ def test_errors_are_those_that_are_known(both):
     missed = frame[frame["steps_to_goal"].isna() & (frame["status"] == "COMPLETE")]
     assert missed.groupby("batch_size")["least_error"].max().to_dict() == {8: np.inf, 16: 0.9}
     [unreached] = [study for study in both[1] if study.batch_size == 16]
-    [told] = warnings._budget(unreached, unreached.goal, steps_to_result.row(unreached))
+    [told] = of_searches._budget(unreached, unreached.goal, steps_to_result.row(unreached))
     assert "the least error at the end was" in told.text
     assert "errors above it are not known" in findings._grid_sentence(both[1][0], [both[1][0].goal])
     [space] = landscape.table(landscape.modelled(both[1][:1])).to_dict("records")
