@@ -5,13 +5,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.advice.splits import ADAPTIVE, FEW_RUNS, FEW_TRIALS, HOUR, KNOWN, Machine, able, ranked
+from analysis.advice.comparisons import ADAPTIVE, AT_ONCE, FEW_RUNS, FEW_SEEDS, FEW_TRIALS, KNOWN
+from analysis.advice.splits import HOUR, Machine, able, ranked
 from analysis.advice.step_times import StepTimes
-from analysis.counting import Goal
-from analysis.estimates.tuned import median
+from analysis.estimates.tuned import SEEDS, median
 from analysis.intervals import PART
 from analysis.labels import batch_sizes, counted, curve_text, duration, listed, number
-from analysis.load import CURVE, GOAL, StudyData
+from analysis.load import CURVE, StudyData
+from analysis.question.stages import FRESH_SEEDS
 from analysis.tables import steps_to_result
 
 NEARLY = 1.05
@@ -23,7 +24,9 @@ LUCKY = 1.25
 NOT_KNOWN = {
     FEW_TRIALS: (f"fewer than {PART} trials have no interval", "sweep again with search.trials=20"),
     FEW_RUNS: (f"fewer than {PART} runs have no interval", "import more runs"),
-    ADAPTIVE: ("adaptive searches have no interval", "sweep with search=sobol into another results=DIR"),
+    ADAPTIVE: ("adaptive searches have no interval", f"sweep again with fresh seeds ({FRESH_SEEDS})"),
+    FEW_SEEDS: ("one fresh seed has no interval", f"sweep again with more ({FRESH_SEEDS})"),
+    AT_ONCE: ("steps to the first evaluation are upper bounds", "lower evaluation.first in another results=DIR"),
 }
 """Why nothing shows whether a batch size is slower than the fastest, and what to run."""
 
@@ -50,13 +53,14 @@ def sentences(found: pd.DataFrame) -> list[str]:
 
 
 def on_seeds(found: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
-    """Says where fresh seeds of the configuration behind S(B) missed the goal, or needed far more steps than S(B).
+    """Says where fresh seeds of the configuration behind S(B) missed the goal or, where steps are S(B), took far more.
 
     Arguments:
         found: from `analysis.advice.splits.table`.
         runs: from `analysis.tables.answers.rerun_steps`, for the same curve and goal.
 
     >>> found = pd.DataFrame({"batch_size": [8, 64, 512], "reached": True, "steps": [400.0, 90, 50]})
+    >>> found = found.assign(read_from="search")
     >>> ends = {8: [410.0, 430], 64: [200.0, 180], 512: [55, np.inf]}
     >>> runs = pd.DataFrame([(size, end, None) for size in ends for end in ends[size]])
     >>> print(*on_seeds(found, runs.set_axis(["batch_size", "steps", "tuned_for"], axis=1)), sep="\\n")
@@ -69,14 +73,14 @@ def on_seeds(found: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     missed = {size: each for size, each in ends.items() if np.isinf(each).any()}
     medians = {size: median(each) for size, each in ends.items() if size not in missed}
     more = {size: steps for size, steps in medians.items() if steps >= LUCKY * fewest[size]}
-    texts = []
+    texts, by_seeds = [], _by_seeds(found)
     if missed:
         shares = listed([f"{np.isinf(each).sum()} of {len(each)}" for each in missed.values()])
+        told = "a training may miss it, too" if by_seeds else "S(B) may be luck"
         texts.append(
-            f"At {batch_sizes(missed)}, {shares} fresh seeds with the same hyperparameters missed the goal: "
-            "S(B) may be luck."
+            f"At {batch_sizes(missed)}, {shares} fresh seeds with the same hyperparameters missed the goal: {told}."
         )
-    if more:
+    if more and not by_seeds:
         needed, least = (listed([number(steps) for steps in each]) for each in (more.values(), fewest[[*more]]))
         texts.append(
             f"Expect more steps at {batch_sizes(more)}: the median of fresh seeds is {needed} instead of {least}."
@@ -97,7 +101,12 @@ def _fastest(row: pd.Series) -> str:
     high = f"up to {duration(row['seconds_high'])}" if np.isfinite(row["seconds_high"]) else "no upper bound"
     each = f"{number(row['steps'])} steps of {_at_most(row)}{duration(row['seconds_per_step'])}"
     split = f"{curve_text(*row[CURVE])}: the fastest is batch size {split_in_words(row)}"
-    return f"{split}, {each}: {_time(row)} ({high}, given the spread of trials), {_spent(row)}."
+    spread = "fresh seeds" if row["read_from"] == SEEDS else "trials"
+    return f"{split}, {each}: {_time(row)} ({high}, given the spread of {spread}), {_spent(row)}."
+
+
+def _by_seeds(found: pd.DataFrame) -> bool:
+    return bool((found["read_from"] == SEEDS).all())
 
 
 def _cheapest(fastest: pd.Series, cheapest: pd.Series) -> str:
@@ -246,24 +255,32 @@ def _on_steps(found: pd.DataFrame, studies: Sequence[StudyData]) -> Iterable[str
         yield f"Left out, because it cannot be divided evenly among these devices: {batch_sizes(uneven)}."
     if unfinished := [study.batch_size for study in studies if not steps_to_result.is_complete(study)]:
         yield f"The search at {batch_sizes(unfinished)} is not complete: it may find fewer steps."
-    missed = each[~each["reached"]]
+    missed, by_seeds = each[~each["reached"]], _by_seeds(found)
     if len(missed):
-        yield f"No trial reached the goal at {batch_sizes(missed['batch_size'])}: never advised."
-    if learned := [study.batch_size for study in studies if not study.independent]:
+        who = "At least half of the fresh seeds, or all trials, missed" if by_seeds else "No trial reached"
+        yield f"{who} the goal at {batch_sizes(missed['batch_size'])}: never advised."
+    learned = [study.batch_size for study in studies if not study.independent and not by_seeds]
+    if learned:
         yield f"Adaptive searches, at {batch_sizes(learned)}, give no confidence interval."
-    goal = Goal(*found[GOAL].iloc[0])
-    if early := [study.batch_size for study in studies if steps_to_result.met_at_once(study, goal)]:
+    early = each.loc[each["at_once"], "batch_size"]
+    if len(early):
         yield f"At {batch_sizes(early)} the goal was met at the first evaluation: the steps are upper bounds."
-    open_above = each[each["reached"] & np.isinf(each["steps_high"]) & ~each["batch_size"].isin(learned)]
+    open_above = each[each["reached"] & np.isinf(each["steps_high"]) & ~each["batch_size"].isin([*learned, *early])]
     if len(open_above):
-        sizes = batch_sizes(open_above["batch_size"])
-        yield f"Too few trials, or too few that reached the goal, for an upper bound of the steps at {sizes}."
+        few = "Too few fresh seeds" if by_seeds else "Too few trials, or too few that reached the goal,"
+        yield f"{few} for an upper bound of the steps at {batch_sizes(open_above['batch_size'])}."
     fastest = found[found["fastest"]].iloc[0]
     if fastest["batch_size"] == each["batch_size"].max():
         yield "The fastest is the largest measured batch size: a larger one may be faster."
+    steps = (
+        "Steps are those of the tuned configuration, the median over fresh seeds. Up to: the upper end of their 95 % "
+        "interval."
+        if by_seeds
+        else "Steps are S(B), the fewest of any trial. Up to: the upper end of the 95 % interval of the median best of "
+        "a quarter of the trials."
+    )
     yield (
-        "Steps are S(B), the fewest of any trial. Up to: the upper end of the 95 % interval of the median best of a "
-        "quarter of the trials. Tied: not shown to be slower than the fastest. Only tuned batch sizes are advised. "
+        f"{steps} Tied: not shown to be slower than the fastest. Only tuned batch sizes are advised. "
         "Evaluation, data loading and startup are not counted."
     )
 

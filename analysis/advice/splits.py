@@ -8,23 +8,24 @@ accumulation step, and one exchange of gradients. Only measured batch sizes are 
 Shapes: A splits of one curve.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from analysis.advice.comparisons import Compared, compared
 from analysis.advice.step_times import AdviceError, StepTimes
 from analysis.counting import Goal
-from analysis.intervals import PART, ratios
-from analysis.load import CURVE, StudyData
+from analysis.estimates import tuned
+from analysis.intervals import bounds
+from analysis.load import CURVE, GOAL, STUDY, StudyData
 from analysis.tables import steps_to_result
 from analysis.units import TOKENS
 
 SPLIT = ["devices", "per_device_batch", "accumulation_steps"]
 HOUR = 3600.0
-KNOWN, FEW_TRIALS, FEW_RUNS, ADAPTIVE = "known", "few trials", "few runs", "adaptive search"
-"""How a batch size compares with the fastest: by an interval, or why there is none."""
+NO_RUNS = pd.DataFrame(columns=[*STUDY, *GOAL, "steps"])
 
 
 @dataclass(frozen=True)
@@ -95,23 +96,27 @@ def factorisations(batch_size: int, devices: Iterable[int]) -> list[tuple[int, i
     return [(count, share // part, part) for count, share in shares for part in parts[share]]
 
 
-def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = None) -> pd.DataFrame:
+def table(
+    studies: Sequence[StudyData], machine: Machine, goal: Goal | None = None, runs: pd.DataFrame = NO_RUNS
+) -> pd.DataFrame:
     """Every split of every measured batch size of one curve.
 
     Arguments:
         studies: searches of one workload and optimizer that give S(B) (`analysis.tables.answers.answers`).
         goal: evaluated on the recorded curves; None: the study's own goal.
+        runs: fresh seeds of these searches to this goal, from `analysis.tables.answers.rerun_steps`; those of
+            configurations that were tuned for another goal are left out.
 
     Returns:
         A row for each (batch_size, devices, per_device_batch, accumulation_steps), with workload, optimizer and goal
-        (and tokens_per_example, if the workload has it):
-        reached, steps (S(B); infinite if the goal was not reached) with steps_low and steps_high (S_n's 95 % interval),
-        seconds_per_step and its bound (`<`: an upper bound, below the timed sizes; `>`: a lower bound),
-        seconds to the goal with seconds_low and seconds_high, device_hours, cost (NaN without a price); fits (the
-        per-device batch is at most Machine.largest); fastest and cheapest (True in one row each, among the rows that
-        `able` keeps); and shown_slower (True if the split is slower than the fastest by more than the error of step
-        times, in 97.5 % of resamples of both S_n; where its time is only an upper bound, by its least); and comparison
-        (KNOWN if there are such resamples; else why there are none, and nothing shows whether the split is slower).
+        (and tokens_per_example, if the workload has it): reached, steps (infinite if it was not) with their 95 %
+        interval steps_low and steps_high, read_from (`fresh seeds`, if all batch sizes that reached the goal have some,
+        or `search`: S(B), and S_n's interval), at_once (the steps are only an upper bound), seconds_per_step and its
+        bound (`<`: an upper bound, below the timed sizes; `>`: a lower bound), seconds to the goal with seconds_low and
+        seconds_high, device_hours, cost (NaN without a price), fits (the per-device batch is at most Machine.largest),
+        fastest and cheapest (one row each, among those that `able` keeps), shown_slower (than the fastest, by more than
+        the error of step times, even by the least ratio of steps and the least time of steps), and comparison
+        (`analysis.advice.comparisons`: `known`, or why nothing shows whether the split is slower).
 
     Raises:
         AdviceError: the curves cannot answer the goal, or no row could be the fastest.
@@ -126,50 +131,49 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
     """
     if goal is not None and (refused := steps_to_result.refusals(studies, [goal])):
         raise AdviceError(" ".join(refused))
-    steps = steps_to_result.table(studies, goals=(goal,))
-    if not steps["reached"].any():
+    own = runs[runs["tuned_for"].isna()] if "tuned_for" in runs else runs
+    steps = tuned.table(steps_to_result.table(studies, goals=(goal,)), own)
+    known = _of_curve(steps)
+    if not known["reached"].any():
         raise AdviceError(_unreached(studies, goal, feasible=steps["complete"].any()))
-    shares = [(size, *split) for size in steps["batch_size"] for split in factorisations(size, machine.devices)]
-    found = pd.DataFrame(shares, columns=["batch_size", *SPLIT], dtype="int64")
-    found = _of_curve(steps).merge(found, on="batch_size").sort_values(["batch_size", "devices", "accumulation_steps"])
-    found = _timed(found.reset_index(drop=True), machine)
+    found = _timed(_splits(known, machine), machine)
     if able(found).empty:
         raise AdviceError(_impossible(found, machine))
+    return _judged(found, machine, lambda best: compared(steps, studies, goal, best))
+
+
+def _judged(found: pd.DataFrame, machine: Machine, compare: Callable[[int], dict[int, Compared]]) -> pd.DataFrame:
+    """Add the columns fastest, cheapest, shown_slower and comparison; `compare`: batch sizes with the fastest one."""
     for name, order in (("fastest", ("seconds", "device_hours")), ("cheapest", ("device_hours", "seconds"))):
         found[name] = found.index == ranked(found, *order).index[0]
-    ends = dict(zip(steps["batch_size"], steps["censored_at"], strict=True))
-    found["shown_slower"] = _shown_slower(found, _trials(studies, goal), ends, machine)
-    return found.assign(comparison=_comparison(found, studies, goal))
+    fastest = found[found["fastest"]].iloc[0]
+    each = compare(int(fastest["batch_size"]))
+    low = found["batch_size"].map({size: one.low for size, one in each.items()})
+    ratio = low * machine.least_seconds(found) / fastest["seconds_per_step"]
+    return found.assign(
+        shown_slower=ratio > 1 + np.nan_to_num(machine.times.error),
+        comparison=found["batch_size"].map({size: one.comparison for size, one in each.items()}),
+    )
 
 
-def _comparison(found: pd.DataFrame, studies: Sequence[StudyData], goal: Goal | None) -> list[str]:
-    """How the batch size of each split [A] compares with that of the fastest."""
-    [best] = found["batch_size"][found["fastest"]]
-    why = {study.batch_size: _without_interval(study, goal) for study in studies}
-    return [KNOWN if size == best else why[size] or why[best] or KNOWN for size in found["batch_size"]]
-
-
-def _without_interval(study: StudyData, goal: Goal | None) -> str:
-    """Why the S_n of a search has no interval; empty if it has one, or never reached the goal."""
-    steps = steps_to_result.feasible_steps(study, goal)
-    if not np.isfinite(steps).any() or (study.independent and len(steps) >= PART):
-        return ""
-    return ADAPTIVE if not study.independent else FEW_RUNS if study.imported else FEW_TRIALS
-
-
-def _trials(studies: Sequence[StudyData], goal: Goal | None) -> dict[int, np.ndarray]:
-    """Batch size -> steps of its trials. An adaptive search counts with its best trial only."""
-    known = [(study, steps_to_result.feasible_steps(study, goal)) for study in studies]
-    return {study.batch_size: steps if study.independent else np.sort(steps)[:1] for study, steps in known}
+def _splits(known: pd.DataFrame, machine: Machine) -> pd.DataFrame:
+    """The rows of `_of_curve`, each once for every split of its batch size."""
+    shares = [(size, *split) for size in known["batch_size"] for split in factorisations(size, machine.devices)]
+    found = known.merge(pd.DataFrame(shares, columns=["batch_size", *SPLIT], dtype="int64"), on="batch_size")
+    return found.sort_values(["batch_size", "devices", "accumulation_steps"]).reset_index(drop=True)
 
 
 def _of_curve(steps: pd.DataFrame) -> pd.DataFrame:
     """Columns shared by all splits of a batch size."""
+    by_seeds = (steps["read_from"] == tuned.SEEDS).all()
+    taken = steps["tuned_steps" if by_seeds else "steps_to_result"].astype("Float64").astype(float).fillna(np.inf)
+    ends = {"steps_low": steps["low"], "steps_high": steps["high"]}
+    if by_seeds:
+        ends = {f"steps_{end}": steps[f"optimum_{end}"].fillna(steps[f"tuned_{end}"]) for end in ("low", "high")}
     tokens = [TOKENS] if TOKENS in steps else []
-    kept = steps[[*CURVE, "batch_size", *tokens, "reached", "train_steps"]]
-    known = steps["steps_to_result"].astype("Float64").astype(float).fillna(np.inf)
-    interval = {"steps_low": steps["low"].fillna(0), "steps_high": steps["high"].fillna(np.inf)}
-    return kept.assign(steps=known, **interval)
+    kept = steps[[*CURVE, "batch_size", *tokens, "train_steps", "read_from"]]
+    interval = {"steps_low": ends["steps_low"].fillna(0), "steps_high": ends["steps_high"].fillna(np.inf)}
+    return kept.assign(reached=np.isfinite(taken), steps=taken, **interval, at_once=bounds(steps, taken))
 
 
 def _timed(found: pd.DataFrame, machine: Machine) -> pd.DataFrame:
@@ -205,25 +209,6 @@ def ranked(found: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
     [1, 0, 2]
     """
     return able(found).sort_values([first, second, "accumulation_steps", "devices"], kind="stable")
-
-
-def _shown_slower(
-    found: pd.DataFrame, trials: Mapping[int, np.ndarray], ends: Mapping[int, float], machine: Machine
-) -> np.ndarray:
-    """True for each split [A] that is slower than the fastest even at the 2.5 % quantile of the ratio of S_n.
-
-    Arguments:
-        trials, ends: batch size -> steps of its trials, and the `censored_at` of its S_n.
-        machine: a split must be slower in the least time of its steps, by more than their relative error.
-    """
-    fastest = found[found["fastest"]].iloc[0]
-    best = fastest["batch_size"]
-    low = {best: 1.0}  # all splits of a batch size share its S(B)
-    for size in trials.keys() - {best}:
-        draws, _ = ratios(trials[size], trials[best], ((0, size), (0, best)), (ends[size], ends[best]))
-        low[size] = float(np.quantile(draws, 0.025, method="lower")) if np.isfinite(trials[size]).any() else np.inf
-    ratio = found["batch_size"].map(low) * machine.least_seconds(found) / fastest["seconds_per_step"]
-    return (ratio > 1 + np.nan_to_num(machine.times.error)).to_numpy()
 
 
 def _unreached(studies: Sequence[StudyData], goal: Goal | None, feasible: bool) -> str:

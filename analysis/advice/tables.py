@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.advice.splits import HOUR, KNOWN, SPLIT, ranked
+from analysis.advice.comparisons import KNOWN
+from analysis.advice.splits import HOUR, SPLIT, ranked
 from analysis.labels import counted, curve_text, duration, number
 from analysis.load import CURVE
 from analysis.units import TOKENS

@@ -108,11 +108,12 @@ def advise(options: argparse.Namespace, console: Console) -> None:
                 bandwidth=request.bandwidth,
                 price=request.price,
             )
-            found = splits.table(studies, machine, request.goal)
+            runs = answers.rerun_steps(made, (request.goal,))
+            found = splits.table(studies, machine, request.goal, runs)
         except splits.AdviceError as error:
             refused += [str(error), *waiting]
         else:
-            said = [*sentences(found), *on_seeds(found, answers.rerun_steps(made, (request.goal,)))]
+            said = [*sentences(found), *on_seeds(found, runs)]
             advised.append((found, said, [*notes(found, machine, studies), *known.notes, *waiting]))
     if not advised:
         raise splits.AdviceError(" ".join(refused))

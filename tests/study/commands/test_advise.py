@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, ignore_patterns
 
 import pytest
 import torch
@@ -157,7 +157,7 @@ def test_a_workload_that_cannot_be_built_again(tmp_path, advised, says, make_stu
 def test_imported_measurements_take_entered_step_times(tmp_path, advised, says):
     released, results = tmp_path / "released", tmp_path / "results"
     study = "studies/mlp_digits/momentum/64"
-    copytree(PUBLISHED / study, tmp_path / "own" / study)
+    copytree(PUBLISHED / study, tmp_path / "own" / study, ignore=ignore_patterns("rerun*"))  # an export has no reruns
     says("export", tmp_path / "own", released)
     says("import", released, results)
     for arguments, why in (
