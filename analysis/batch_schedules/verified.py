@@ -77,7 +77,7 @@ def _arms(key: Sequence[Any], studies: Sequence[StudyData]) -> list[dict[str, An
     for study, each in zip(arms, read, strict=True):
         own = each.loc[shared]
         with np.errstate(invalid="ignore"):  # both arms missed the goal
-            by_grid = sum(moved_by_grid(arm["steps"].to_numpy(), arm["step_before"].to_numpy()) for arm in (own, first))
+            by_grid = sum(map(_moved, (own, first))) if each is not read[0] else 0.0  # an arm is as fast as itself
             ratio = _paired(np.log(first["steps"].to_numpy()) - np.log(own["steps"].to_numpy()), by_grid)
         mean, low, high = interval(own["error"].to_numpy())
         label = study.batch_schedule.label if study.batch_schedule else f"constant {study.batch_size:,}"
@@ -121,6 +121,10 @@ def _of_seeds(study: StudyData) -> pd.DataFrame:
         }
     columns = ["steps", "examples", "step_before", "error", "diverged"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+
+
+def _moved(arm: pd.DataFrame) -> float:
+    return moved_by_grid(arm["steps"].to_numpy(), arm["step_before"].to_numpy())
 
 
 def _less(own: pd.Series, first: pd.Series) -> np.ndarray:

@@ -48,3 +48,11 @@ def test_seeds_of_one_cell_know_the_ratio_to_a_cell_of_the_evaluation_grid(verif
     again = verified([44] * 4, [40] * 4).iloc[1]
     assert again["steps_ratio"] == pytest.approx(1.1)
     assert again["steps_ratio_low"] < 43 / 40 < 1.1 < again["steps_ratio_high"] < 1.25
+
+
+@pytest.mark.parametrize("large", [[40] * 4, [44] * 4], ids=["another", "alike"])
+def test_an_arm_is_known_to_be_as_fast_as_itself_and_as_no_other(verified, large):
+    ends = ["steps_ratio_low", "steps_ratio_high"]
+    own, other = verified([44] * 4, large)[ends].to_numpy()
+    assert own.tolist() == [1.0, 1.0]
+    assert other[0] < other[1]
