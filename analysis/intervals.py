@@ -196,7 +196,7 @@ def grid_error(width: Any, noise: Any) -> Any:
     Rounded to 1e-4: less changes no interval, but would change the random numbers of those that the data seed.
 
     Arguments:
-        width: of the cell, on log steps, w.
+        width: of the cell, on log steps, w; the error of a width that is NaN is NaN.
         noise: standard deviation of the log steps that fall into the cell, without the grid's own share.
 
     >>> [round(float(grid_error(0.1, noise)), 4) for noise in (0.0, 0.01, 0.03, 0.1)]
@@ -206,7 +206,7 @@ def grid_error(width: Any, noise: Any) -> Any:
     k = np.arange(1, HARMONICS + 1)
     wide = np.where(width > 0, width, 1.0)
     damped = np.exp(-((2 * np.pi * k * (noise / wide)[..., None]) ** 2)) / k**2
-    return np.round(np.where(width > 0, width * np.sqrt(damped.sum(axis=-1) / 2) / np.pi, 0.0), 4)
+    return np.round(np.where(width == 0, 0.0, width * np.sqrt(damped.sum(axis=-1) / 2) / np.pi), 4)
 
 
 def moved_by_grid(steps: np.ndarray, before: np.ndarray) -> float:

@@ -52,10 +52,11 @@ def table(steps: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         the goal that the configuration was tuned for if it is not this one (else None); and curve_steps, the
         constrained curve (`analysis.estimates.convex`; NaN if the goal was missed). Steps that are only an upper bound
         (`analysis.intervals.at_most`) have no intervals and no part in the curve, and grid_error is the standard error
-        of the log estimate that the steps between evaluations leave (`analysis.intervals.grid_error`). Of a curve:
-        seed_sd, the pooled standard deviation of log steps over seeds; residual_sd, the scatter of the log estimates
-        about the curve (NaN with fewer than six batch sizes); read_from, the points that the curve runs through:
-        `fresh seeds` if all batch sizes that reached the goal have some, else `search`.
+        of log tuned_steps, or without fresh seeds of log steps_to_result, that the steps between evaluations leave
+        (`analysis.intervals.grid_error`; NaN if the goal was missed). Of a curve: seed_sd, the pooled standard
+        deviation of log steps over seeds; residual_sd, the scatter of the log estimates about the curve (NaN with fewer
+        than six batch sizes); read_from, the points that the curve runs through: `fresh seeds` if all batch sizes that
+        reached the goal have some, else `search`.
 
     >>> steps, runs = (pd.read_csv(f"{published}/tables/{name}.csv") for name in ("steps_to_result", "rerun_steps"))
     >>> found = table(steps, runs).set_index(["optimizer", "batch_size"]).loc[("momentum", 512)]
@@ -90,7 +91,7 @@ def _curve(curve: pd.DataFrame, runs: Sequence[np.ndarray]) -> dict[str, Any]:
         by_seed = np.where(np.isfinite(tuned) & ~bounded, MEDIAN * seed_sd / np.sqrt(counts - missed), np.nan)
     fewest = curve["steps_to_result"].astype("float64").to_numpy()
     by_seeds = bool(counts.any() and counts[np.isfinite(fewest)].all())
-    grid = _of_seeds(runs, by_seed) if by_seeds else _of_search(curve)
+    grid = np.where(counts > 0, _of_seeds(runs, by_seed), _of_search(curve))
     points = np.where(np.isfinite(tuned), tuned, np.nan) if by_seeds else fewest
     points = np.where(bounds(curve, pd.Series(points, curve.index)), np.nan, points)
     fitted, residual_sd = _constrained(curve["batch_size"].to_numpy(dtype=float), points)
@@ -129,8 +130,8 @@ def _of_seeds(runs: Sequence[np.ndarray], by_seed: np.ndarray) -> np.ndarray:
 
 def _of_search(curve: pd.DataFrame) -> np.ndarray:
     """`grid_error` of the fewest steps of each search [M], which are those of one trial: no noise averages it out."""
-    known = curve.reindex(columns=["steps_to_result", "step_before"]).astype("float64").to_numpy()
-    return np.where(np.isnan(known[:, 0]), np.nan, grid_error(cell_width(*known.T), 0.0))
+    steps, before = curve.reindex(columns=["steps_to_result", "step_before"]).astype("float64").to_numpy().T
+    return grid_error(np.where(np.isnan(steps), np.nan, cell_width(steps, before)), 0.0)
 
 
 def median(steps: np.ndarray) -> float:
@@ -238,7 +239,7 @@ def log_errors(curve: pd.DataFrame) -> dict[int, float]:
         of_points = half_width(curve["residual_sd"], int(curve["curve_steps"].notna().sum()) - SPENT)
         if of_points.notna().any():  # where batch sizes lie far apart, the curve goes through all points
             of_points = np.maximum(of_points, fits.hyperbola(points(curve)).reach)
-        of_points = np.maximum(of_points, half_width(curve["grid_error"], NORMAL))  # unknown where one of them is
+        of_points = np.maximum(of_points, half_width(_of_search(curve), NORMAL))  # unknown where one of them is
     errors = of_points / half_width(1.0, NORMAL)
     return {size: error for size, error in zip(curve["batch_size"].tolist(), errors, strict=True) if np.isfinite(error)}
 

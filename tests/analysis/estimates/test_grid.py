@@ -127,3 +127,29 @@ def test_a_curve_without_scatter_is_known_to_a_cell():
         ):
             half = tuned.half_width(np.array(list(tuned.log_errors(table).values())), tuned.NORMAL)
             assert (half > at_least).all()
+
+
+WHERE = {
+    "seeds everywhere": (range(6), ()),
+    "seeds at some": (range(4), ()),
+    "seeds at one": ([2], ()),
+    "a goal that was missed at some": (range(4), (4, 5)),
+    "a goal that seeds missed": (range(6), (5,)),
+    "no seeds": ((), (5,)),
+}
+
+
+@pytest.mark.parametrize(("seeded", "missed"), WHERE.values(), ids=WHERE)
+def test_the_error_of_the_grid_is_that_of_the_seeds_where_there_are_some(seeded, missed):
+    runs = runs_of(np.exp(11.3) / SIZES, 0.2, np.random.default_rng(0), aligned=True)
+    fewest = runs.loc[runs.groupby("batch_size")["steps"].idxmin()].astype({"steps": "Int64"}).reset_index(drop=True)
+    steps = fewest.rename(columns={"steps": "steps_to_result"}).drop(columns="rerun")
+    steps.loc[[*missed], ["steps_to_result", "step_before"]] = pd.NA
+    runs.loc[runs["batch_size"].isin(SIZES[[*missed]]), ["steps", "step_before"]] = np.inf, np.nan
+    found = tuned.table(steps, runs[runs["batch_size"].isin(SIZES[[*seeded]])])
+    of_one = np.log(RATIO) / 12**0.5
+    kinds = ["missed" if place in missed else "seeds" if place in seeded else "search" for place in range(6)]
+    expected = {"missed": np.nan, "seeds": 0.0, "search": of_one}
+    assert found["grid_error"].tolist() == pytest.approx([expected[kind] for kind in kinds], abs=1e-3, nan_ok=True)
+    if (found["read_from"] == tuned.SEARCH).all() and not missed:  # the points are those of one trial everywhere
+        assert min(tuned.log_errors(found).values()) > 0.9 * of_one
