@@ -20,7 +20,11 @@ from workloads.base import imported
 THEIRS = {"learning_rate": "lr", "epsilon": "eps"}
 """Our name -> the name in these classes; beta1, beta2, ... become their `betas`."""
 ANY_NUMBER, ANY_NAME = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-TESTS = ("TO_BOOL", *(f"POP_JUMP_{way}IF_{what}" for way in ("", "FORWARD_") for what in ("TRUE", "FALSE")))
+TESTS = (
+    "TO_BOOL",
+    "UNARY_NOT",
+    *(f"POP_JUMP_{way}IF_{what}" for way in ("", "FORWARD_") for what in ("TRUE", "FALSE")),
+)
 TESTS += tuple(f"POP_JUMP_{way}IF_{what}" for way in ("", "FORWARD_") for what in ("NONE", "NOT_NONE"))
 """Instructions that test the value before them, by their names in several versions of Python."""
 
@@ -87,7 +91,9 @@ def _with_closure(constructor: Any) -> Any:
     """
     bare, taken = constructor.step, _taken(constructor.step)
     calls = _calls_closure(bare)
-    by_name = "closure" in [each.name for each in taken[1:]] or [each.kind for each in taken] == [ANY_NAME]
+    by_name = [each.kind for each in taken] == [ANY_NAME] or any(
+        each.name == "closure" and (place > 0 or each.kind == each.KEYWORD_ONLY) for place, each in enumerate(taken)
+    )
     optional = all(each.default is not each.empty or each.kind in (ANY_NUMBER, ANY_NAME) for each in taken)
     with_hooks = bare if getattr(bare, "hooked", False) else constructor.profile_hook_step(bare)
 

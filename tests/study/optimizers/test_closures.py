@@ -74,6 +74,11 @@ class Second(torch.optim.SGD):
         return super().step(closure)
 
 
+class KeywordOnly(torch.optim.SGD):
+    def step(self, *, closure=None):
+        return super().step(closure)
+
+
 class Rejecting(ByHand):
     """Takes a closure, as the signature wants it, and rejects it."""
 
@@ -90,6 +95,13 @@ class Refusing(ByHand):
         raise NotImplementedError
 
 
+class Negating(ByHand):
+    def step(self, closure=None):
+        alone = not closure
+        assert alone
+        super().step()
+
+
 class ByName(torch.optim.SGD):
     """Takes keywords alone."""
 
@@ -98,7 +110,11 @@ class ByName(torch.optim.SGD):
 
 
 @pytest.mark.parametrize(
-    "name", ["ByHand", "Ignoring", "Silent", "Scaled", "Second", "Rejecting", "Refusing", "ByName"]
+    "name",
+    [
+        *("ByHand", "Ignoring", "Silent", "Scaled", "Second", "KeywordOnly", "Rejecting", "Refusing", "Negating"),
+        "ByName",
+    ],
 )
 def test_optimizers_need_not_return_the_loss_nor_know_of_closures(question, name):
     theirs = curve(question({"learning_rate": 0.1}, optimizer=f"{__name__}.{name}"))
