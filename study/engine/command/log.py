@@ -189,7 +189,7 @@ class MetricLog:
         if self._is_json:
             try:
                 return dict(json.loads(line))
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, RecursionError) as error:
                 raise self._failed("must be one whole JSON object, since line 1 begins with {", line) from error
         try:
             cells = [cell.strip() for cell in next(csv.reader([line.strip()]))]
@@ -231,10 +231,10 @@ def drop_half_line(path: Path) -> None:
 
 
 def _number(value: Any) -> float | None:
-    """A number of a line; None for an empty cell and for what is none, such as true."""
+    """A number of a line; None for an empty cell and for what is none, such as true or a whole number beyond 1e308."""
     if isinstance(value, bool) or "_" in str(value):  # which Python takes for 1 and for nothing, as in 1_0
         return None
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None

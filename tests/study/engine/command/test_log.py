@@ -66,6 +66,9 @@ ODD_LINES = {
     "digits in groups": ("step,val/loss\n5,1_0\n", "line 2 of .* must have a number as val/loss"),
     "semicolons": ("step;val/loss\n5;0.5\n", "line 1 of .* step and val/loss among names with commas between them"),
     "capitals": ("Step,Val/Loss\n5,0.5\n", "line 1 of .* the header of a CSV file, step and val/loss among names"),
+    "more digits than a float has": (f'{{"step": 5, "val/loss": {"9" * 400}}}\n', "must have a number as val/loss"),
+    "a step beyond all numbers": (f'{{"step": {"9" * 400}, "val/loss": 0.5}}\n', "line 1 of .* must have a step"),
+    "lists without end": (f'{{"step": {"[" * 100000}\n', "line 1 of .* must be one whole JSON object"),
     "text between objects": ('{"step": 5, "val/loss": 1}\nepoch 2\n', "line 2 of .* must be one whole JSON object"),
 }
 
