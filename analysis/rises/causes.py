@@ -9,8 +9,6 @@ from analysis.load import StudyData
 from analysis.rises.shown import Rise
 from analysis.tables import audits
 
-AT_NOISE = 0.5
-"""A goal is near the noise if this share of the next evaluations missed it again."""
 TIGHT = 0.5
 """A budget is tight if the goal was met after this share of it."""
 
@@ -48,6 +46,6 @@ def causes(studies: Sequence[StudyData], goal: Goal, rise: Rise) -> list[Cause]:
         found.append(POSSIBLE[0]._replace(cure=f"widen {keys}"))
     if budgets[rise.larger] < budgets[rise.smaller] and rise.more > TIGHT * budgets[rise.larger]:
         found.append(POSSIBLE[1])
-    if any(audits.noise(study, goal).missed_again >= AT_NOISE for study in beyond):
+    if any(audits.noise(study, goal).hides_goal for study in beyond):
         found.append(POSSIBLE[2])
     return found or list(POSSIBLE)

@@ -23,6 +23,10 @@ AROUND = 10
 """The most evaluations before, and after, the first crossing of the goal that noise is measured from."""
 ENOUGH_AROUND = 3
 """The fewest of these evaluations that are enough."""
+MISSED_AGAIN = 0.5
+"""A goal lies inside the noise if this share of the evaluations after it was met, or more, miss it again."""
+LEAST_DESCENT = 0.25
+"""Without such evaluations, a goal lies inside the noise if the net fall of the error is a smaller share."""
 SLOWER = 1.2
 """A general optimizer that needs more than this multiple of the steps of its special case may be under-tuned."""
 
@@ -115,6 +119,16 @@ class Noise(NamedTuple):
 
     missed_again: float
     descent: float
+
+    @property
+    def hides_goal(self) -> bool:
+        """Whether the metric is noisy at the goal. Judged on evaluations after the goal was met; if there are none,
+        before it.
+
+        >>> [Noise(*noise).hides_goal for noise in ((0.5, 1.0), (0.4, 0.1), (math.nan, 0.1), (math.nan, math.nan))]
+        [True, False, True, False]
+        """
+        return self.descent < LEAST_DESCENT if math.isnan(self.missed_again) else self.missed_again >= MISSED_AGAIN
 
 
 def noise(study: StudyData, goal: Goal | None = None) -> Noise:

@@ -25,8 +25,6 @@ from analysis.tables import audits, steps_to_result
 
 FEWEST_NEAR = 5
 """Fewer trials near the best raise a warning."""
-MISSED_AGAIN = 0.5
-LEAST_DESCENT = 0.25
 COARSEST = 0.75
 """The evaluation before the goal was met must be at this fraction of S(B) or later; the usual grid gives 0.91."""
 GAIN = 1.2
@@ -129,17 +127,17 @@ def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
 
 
 def _noise(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
-    """The metric is noisy at the goal. Judged on evaluations after the goal was met; if there are none, before it."""
+    """The metric is noisy at the goal."""
     noise = audits.noise(study, goal) if row["reached"] else audits.Noise(np.nan, np.nan)
     such_as = "" if goal.metric.endswith("/cross_entropy_error") else ", such as a cross entropy"
     settable = "validation_examples" in study.question["workload"]
     more = "raise workload.validation_examples" if settable else "validate on more examples"
     cure = f"choose a goal that the curves cross steeply{such_as}, or {more}"
     noisy = f"the {metric_text(goal.metric)} is noisy at the goal"
-    if noise.missed_again >= MISSED_AGAIN:
+    if noise.hides_goal and not np.isnan(noise.missed_again):
         text = f"{noisy}: after the goal was first met, {{}} of the next evaluations missed it"
         yield about("noise", study, goal, text, cure, f"{noise.missed_again:.0%}")
-    elif np.isnan(noise.missed_again) and noise.descent < LEAST_DESCENT:
+    elif noise.hides_goal:
         text = f"{noisy}: over the last {audits.AROUND} evaluations its net descent is {{}} of its total movement"
         yield about("noise", study, goal, text, cure, f"{noise.descent:.0%}")
 

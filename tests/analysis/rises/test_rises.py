@@ -70,26 +70,34 @@ def test_rises_are_seen_through_noise(noise):
     assert np.mean([rise(curve(steps)) is not None for steps in made]) >= 0.8
 
 
+CALM, NOISY = audits.Noise(0.0, 1.0), audits.Noise(0.7, 1.0)
 CAUSES = {
-    "edge": ([("learning_rate", "high")], 2000, 0.0, ["widen search.space.learning_rate.high"]),
-    "edge of another": ([("momentum", "high")], 2000, 0.0, [each.cure for each in POSSIBLE]),
-    "budget": ([], 400, 0.0, ["raise budget.steps"]),
-    "ample budget": ([], 1500, 0.0, [each.cure for each in POSSIBLE]),
-    "noise": ([], 2000, 0.7, ["choose a goal that the curves cross steeply"]),
+    "edge": ([("learning_rate", "high")], 2000, CALM, ["widen search.space.learning_rate.high"]),
+    "edge of another": ([("momentum", "high")], 2000, CALM, [each.cure for each in POSSIBLE]),
+    "budget": ([], 400, CALM, ["raise budget.steps"]),
+    "ample budget": ([], 1500, CALM, [each.cure for each in POSSIBLE]),
+    "noise where curves stop at the goal": (
+        [],
+        2000,
+        audits.Noise(NAN, 0.1),
+        ["choose a goal that the curves cross steeply"],
+    ),
+    "calm where curves stop at the goal": ([], 2000, audits.Noise(NAN, 0.9), [each.cure for each in POSSIBLE]),
+    "noise": ([], 2000, NOISY, ["choose a goal that the curves cross steeply"]),
     "edge and noise": (
         [("learning_rate", "low")],
         2000,
-        0.7,
+        NOISY,
         ["widen search.space.learning_rate.low", "choose a goal that the curves cross steeply"],
     ),
 }
 
 
-@pytest.mark.parametrize(("edges", "budget", "again", "cures"), CAUSES.values(), ids=CAUSES)
-def test_the_causes_that_trials_show(monkeypatch, edges, budget, again, cures):
+@pytest.mark.parametrize(("edges", "budget", "noise", "cures"), CAUSES.values(), ids=CAUSES)
+def test_the_causes_that_trials_show(monkeypatch, edges, budget, noise, cures):
     held = [Edge(name, side, 1.0, 1.0) for name, side in edges]
     monkeypatch.setattr(audits, "edges", lambda study, goal: held if study.batch_size > 8 else [])
-    monkeypatch.setattr(audits, "noise", lambda study, goal: audits.Noise(again if study.batch_size > 8 else 0.9, 1.0))
+    monkeypatch.setattr(audits, "noise", lambda study, goal: noise if study.batch_size > 8 else audits.Noise(0.9, 1.0))
     studies = [SimpleNamespace(batch_size=size, train_steps=steps) for size, steps in ((8, 2000), (64, budget))]
     assert [cause.cure for cause in causes(studies, None, Rise(8, 64, 100.0, 300.0))] == cures
 
