@@ -53,7 +53,7 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer", 
             found.append(f"{subject}: {_tied(tied, names, several, cure)}")
         found += [f"{subject}: {_unknown(untold, cure)}."] if untold else []
         mine = limits[(limits[[FIXED[by], *GOAL]] == [held, metric, threshold]).all(axis=1)]
-        found += [f"{subject}: {words}" for words in _critical(names, mine, by)]
+        found += [f"{subject}: {words}" for words in critical(names, mine, by)]
     return found
 
 
@@ -242,8 +242,17 @@ def _unknown(untold: Sequence[pd.DataFrame], cure: bool) -> str:
     return f"{said}; run {trials}fresh seeds ({FRESH_SEEDS})"
 
 
-def _critical(names: Sequence[str], limits: pd.DataFrame, by: str) -> Iterator[str]:
-    """The critical batch sizes side by side; of two that the data establish, the ratio with its interval."""
+def critical(names: Sequence[str], limits: pd.DataFrame, by: str = "optimizer") -> Iterator[str]:
+    """The critical batch sizes side by side, if there are several; of two that the data establish, the ratio with its
+    interval.
+
+    Arguments:
+        limits: the rows of one goal and of one workload (or optimizer), as for `sentences`.
+
+    >>> [said] = critical(["momentum", "sgd"], pd.read_csv(f"{published}/tables/scaling.csv"))
+    >>> said
+    'critical batch sizes 62 with momentum and 37 with sgd, a ratio of 1.69 (95%: 1.2 to 2.38).'
+    """
     rows = limits[limits["definition"] == "critical_batch_size_mccandlish"].dropna(subset="estimate").set_index(by)
     known = [rows.loc[name] for name in names if name in rows.index]
     if len(known) < 2:

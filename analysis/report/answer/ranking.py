@@ -1,14 +1,12 @@
 """Several optimizers in a few lines, the verdict first: which need fewer steps over all batch sizes, and which tie."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 
 from analysis.estimates import verdicts
 from analysis.estimates.pairs import ALL
 from analysis.labels import listed, optimizer_text
-from analysis.report.answer.finding import SEVERAL, named, without_subject
+from analysis.report.answer.finding import SEVERAL, begun, named, without_subject
 
 
 def ranking(pairs: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
@@ -28,36 +26,30 @@ def ranking(pairs: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
     names = {*pairs["a"], *pairs["b"]}
     if len(names) < SEVERAL or over_all.empty:
         return []
+    shared = len(over_all[["smallest_batch_size", "largest_batch_size"]].drop_duplicates()) == 1
     ahead: dict[str, list[tuple[float, str]]] = {}
-    ties = []
+    ties, tied = [], []
     for row in over_all.itertuples():
+        sizes = f"batch sizes {row.smallest_batch_size:,} to {row.largest_batch_size:,}"
+        where = "" if shared else f" over {sizes}"
         if row.shown:
             faster, slower, ratio, low, high = verdicts.turned(row)
             said = f"{slower} ({verdicts.range_text(ratio, low, high)})" if np.isfinite(ratio) else slower
-            ahead.setdefault(faster, []).append((-ratio, said))
+            ahead.setdefault(faster, []).append((-ratio, f"{said}{where}"))
         else:
             ties.append(row)
+            tied.append(f"{optimizer_text(row.a)} and {optimizer_text(row.b)}{where}")
     wins = sorted(ahead, key=lambda name: (-len(ahead[name]), name))
     lines = [f"{name} needs fewer steps than {listed(said for _, said in sorted(ahead[name]))}." for name in wins]
-    if lines:
-        sizes = f"{over_all['smallest_batch_size'].min():,} to {over_all['largest_batch_size'].max():,}"
-        lines[0] = f"Over batch sizes {sizes}, {lines[0]}"
-    return [*(named(line, names) for line in lines), *_ties(ties), *_others(pairs, limits, names)]
-
-
-def _ties(ties: Sequence[pd.Series]) -> list[str]:
-    """The pairs that are not shown to differ over all batch sizes: crossing, tied or without an interval."""
-    if not ties:
-        return []
-    pairs = [f"{optimizer_text(row.a)} and {optimizer_text(row.b)}" for row in ties]
-    return [f"Not shown to differ over all batch sizes: {'; '.join(pairs)} ({verdicts.visible(ties)})."]
+    if lines and shared:
+        lines[0] = f"Over {sizes}, {lines[0]}"
+    if ties:  # crossing, tied or without an interval
+        tied = [f"Not shown to differ over all batch sizes: {'; '.join(tied)} ({verdicts.visible(ties)})."]
+    return [*(named(line, names) for line in lines), *tied, *_others(pairs, limits, names)]
 
 
 def _others(pairs: pd.DataFrame, limits: pd.DataFrame, names: set[str]) -> list[str]:
     """The sentences on pairs without a statement over all batch sizes, and on critical batch sizes."""
     without = pairs.groupby(["a", "b"]).filter(lambda pair: not (pair["kind"] == ALL).any())
-    said = [] if without.empty else verdicts.sentences(without, limits, cure=False)
-    told = [named(without_subject(each), names) for each in said]
-    critical = [named(without_subject(each), names) for each in verdicts.sentences(pairs, limits, cure=False)]
-    kept = [each for each in critical if each.startswith("Critical batch sizes")]
-    return [*(each for each in told if not each.startswith("Critical batch sizes")), *kept]
+    told = [] if without.empty else map(without_subject, verdicts.sentences(without, limits[:0], cure=False))
+    return [named(each, names) for each in (*told, *map(begun, verdicts.critical(sorted(names), limits)))]

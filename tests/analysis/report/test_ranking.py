@@ -72,3 +72,23 @@ def test_a_pair_without_a_statement_over_all_batch_sizes_is_told_apart():
     said = ranking(some, NO_LIMITS)
     assert said[0].endswith("b needs fewer steps than a (2 times, 1.67 to 2.4).")
     assert said[-1].startswith("B needs fewer steps than c at batch size 1 (2 times, ")
+
+
+def test_pairs_over_different_batch_sizes_name_their_own():
+    ratios = {("a", "b"): 2.0, ("a", "c"): 4.0, ("b", "c"): 1.0}
+    some = pairs(ratios)
+    some.loc[(some["kind"] == ALL) & (some["b"] == "c"), "largest_batch_size"] = 8
+    assert ranking(some, NO_LIMITS) == [
+        "a needs fewer steps than c (4 times, 3.33 to 4.8) over batch sizes 1 to 8 and b (2 times, 1.67 to 2.4) over "
+        "batch sizes 1 to 64.",
+        "Not shown to differ over all batch sizes: b and c over batch sizes 1 to 8 (factors from 1.2 could have been "
+        "seen).",
+    ]
+
+
+def test_critical_batch_sizes_come_last():
+    limits = pd.DataFrame({**ROW, "optimizer": ["a", "b"], "definition": "critical_batch_size_mccandlish"})
+    ends = {"estimate_low": [30.0, 50.0], "estimate_high": [50.0, 80.0], "estimate_bound": "="}
+    said = ranking(pairs(RANKED["five"][0]), limits.assign(estimate=[40.0, 60.0], **ends))
+    assert said[:-1] == RANKED["five"][1]
+    assert said[-1].startswith("Critical batch sizes 40 with a and 60 with b, a ratio of 1.5 ")
