@@ -96,8 +96,8 @@ def _rises(answered: Answered, steps: pd.DataFrame) -> Iterator[Caution]:
             found = causes(mine, goal, rise)
             text = (
                 f"steps rise from {number(rise.fewer)} at batch size {rise.smaller:,} to {number(rise.more)} at "
-                f"{rise.larger:,}, beyond their intervals, although a well-tuned larger batch needs no more steps, so "
-                f"do not trust the limits of scaling; likely: {listed((each.text for each in found), 'or')}"
+                f"{rise.larger:,}, by more than noise explains, although a well-tuned larger batch needs no more "
+                f"steps, so do not trust the limits of scaling; likely: {listed((each.text for each in found), 'or')}"
             )
             cure = listed((each.cure for each in found), "or")
             yield Caution("rising", (workload, optimizer, goal), None, text, cure)
