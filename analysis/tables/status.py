@@ -14,6 +14,7 @@ import pandas as pd
 
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE
 from analysis.load import STUDY, StudyData
+from analysis.question.searches import matching
 from analysis.tables.steps_to_result import is_complete, outcomes
 
 SILENCE = 120.0
@@ -74,7 +75,7 @@ def commands_at_work(study: StudyData) -> list[dict[str, Any]]:
     []
     """
     found = []
-    for path in sorted(study.folder.glob("commands/*/progress.json")):
+    for path in matching(study.folder, "commands/*/progress.json"):
         index = int(path.parent.name)
         with suppress(OSError, ValueError):  # the trial begins again meanwhile
             age = max(0.0, time.time() - path.stat().st_mtime)

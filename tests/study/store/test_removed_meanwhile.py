@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from analysis.load import load
+from analysis.load import load, load_study
 from analysis.tables import status as progress_of
 from study import store
 from study.commands import status
@@ -27,6 +27,7 @@ def sweep(tmp_path, make_study, make_curve):
         (folder / place).mkdir(parents=True)
     (folder / "checkpoints/000001.pt").write_bytes(b"weights")
     (folder / "commands/000001/trial.json").write_text("{}")
+    (folder / "commands/000001/progress.json").write_text('{"seconds": 1.0, "silent": 1.0, "step": 1, "error": 0.5}')
     (folder / "commands/000001/folder/study.json").write_text("{}")  # of the script: any name may be there
     (tmp_path / ".exported.1").mkdir()
     return tmp_path / "mine", study, folder
@@ -35,6 +36,7 @@ def sweep(tmp_path, make_study, make_curve):
 READERS = {
     "load": lambda results, study, folder: len(list(load(results))),
     "the table of status": lambda results, study, folder: len(progress_of.table(load(results))),
+    "commands at work": lambda results, study, folder: len(progress_of.commands_at_work(load_study(folder))) <= 1,
     "status of a folder of results folders": lambda results, study, folder: len(status.progress(results.parent)),
     "the page of study watch": lambda results, study, folder: len(served.matching(results.parent, "*/studies")),
     "the time of the newest trial": lambda results, study, folder: live_page.newest_trial(results) > 0,
