@@ -10,7 +10,8 @@ from study.user_code.ownership import is_users
 DEBUG = "HYDRA_FULL_ERROR"
 """Environment variable that `--debug` sets to 1; worker processes inherit it."""
 OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM)
-"""Errors that say nothing of the program: a disk is full, over its quota, read-only or broken."""
+"""Errors that say nothing of the program: a disk is full, over its quota, read-only or broken, or a file too large or
+forbidden."""
 IN_A_LOADER = "Original Traceback (most recent call last):"
 """In the text of an error that torch passes on from a process that reads data."""
 
