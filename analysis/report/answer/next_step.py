@@ -16,6 +16,7 @@ from analysis.load import CURVE, STUDY, StudyData
 from analysis.question.stages import REFINE
 from analysis.question.until import WIDTH, Until
 from analysis.report.answer import infeasible
+from analysis.report.answer.choices import chosen
 from analysis.report.answer.missed import Missed, missed
 from analysis.report.answer.values import USEFUL, curves, limit
 from analysis.tables.steps_to_result import is_complete
@@ -352,6 +353,8 @@ def command(studies: Sequence[StudyData], overrides: Mapping[str, Any]) -> str:
         sizes, optimizers = sorted({s.batch_size for s in studies}), dict.fromkeys(s.optimizer for s in studies)
         named = {"optimizer": ",".join(optimizers)} if len(optimizers) > 1 else {}
         overrides = {**named, "batch_size": ",".join(map(str, sizes)), **overrides}
+    if "optimizer" in overrides:
+        overrides = {**overrides, "optimizer": ",".join(chosen(overrides["optimizer"].split(","), studies))}
     if (moved := _results(studies)) != _recorded(studies):
         overrides = {"results": moved, **overrides}
     overrides = {**_workload(words, studies), **overrides}

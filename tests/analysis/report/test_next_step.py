@@ -270,3 +270,29 @@ def test_the_next_step_of_one_of_several_workloads_sweeps_it_alone(tmp_path, mon
     for workloads, expected in (("mlp_digits,softmax_digits", ["mlp_digits"]), ("a,b", ["a,b"])):  # b is renamed
         found = command([study_in("both", recorded.format(workloads))], {"search.trials": 8})
         assert [word[9:] for word in found.split() if word.startswith("workload=")] == expected
+
+
+CHOICES = {
+    "a class by its path": (["optimizer=torch optimizer.target=lions.Lion"], ["lions.Lion"], None, "torch"),
+    "a file for a class": (["optimizer=my_lion,sgd"] * 2, ["lions.Lion", "sgd"], "lions.Lion", "my_lion"),
+    "a file for a registered one": (["optimizer=slow_sgd,momentum"] * 2, ["sgd", "momentum"], "sgd", "slow_sgd"),
+    "two files": (["optimizer=my_lion,signs"] * 2, ["lions.Lion", "signs.Sign"], "lions.Lion", "my_lion,signs"),
+    "others were deleted": (["optimizer=my_lion,adam,momentum"], ["lions.Lion"], "lions.Lion", "my_lion"),
+    "several commands": (["optimizer=sgd", "optimizer=my_lion,sgd"], ["sgd", "lions.Lion"], None, "sgd,my_lion"),
+    "no choice in the command": (["search.trials=4", "search.trials=5"], ["sgd", "momentum"], None, "sgd,momentum"),
+    "a growing batch": (["optimizer=sgd,adam"], ["sgd+doubling"], "sgd+doubling", "sgd"),
+    "an optimizer of another question": (["optimizer=my_lion"], ["lions.Lion"], "sgd,nesterov", "sgd,nesterov"),
+}
+"""The words of the last command of each study, the recorded optimizers, those asked for, and the choices of these."""
+
+
+@pytest.mark.parametrize(("commands", "recorded", "asked", "expected"), CHOICES.values(), ids=CHOICES)
+def test_a_command_names_the_choices_and_not_the_recorded_optimizers(commands, recorded, asked, expected):
+    studies = []
+    for words, optimizer in zip(commands, recorded, strict=True):
+        study = study_in("results/mlp_digits", f"python -m study sweep {words}")
+        study.question["optimizer"], _, grows = optimizer.partition("+")
+        study.question["batch_schedule"] = {"kind": grows} if grows else None
+        studies.append(study)
+    found = command(studies, {"optimizer": asked} if asked else {})
+    assert [word[10:] for word in found.split() if word.startswith("optimizer=")] == [expected]
