@@ -90,11 +90,14 @@ def without_subject(sentence: str) -> str:
 def begun(text: str) -> str:
     """A text that begins a sentence: with a capital, or with the name of an optimizer as it is written.
 
-    >>> begun("steps fall"), begun("sgd is slow")
-    ('Steps fall', 'SGD is slow')
+    >>> begun("steps fall"), begun("sgd is slow"), begun("lions.Lion is fast")
+    ('Steps fall', 'SGD is slow', 'lions.Lion is fast')
     """
     first, space, rest = text.partition(" ")
-    return (optimizer_text(first) if first in OPTIMIZERS else first[:1].upper() + first[1:]) + space + rest
+    name = first.rstrip(",;:.")
+    is_code = re.search(r"\w[._+=]\w", name) is not None  # an import path, a curve, a file or a key has its own letters
+    word = optimizer_text(name) if name in OPTIMIZERS else name if is_code else name[:1].upper() + name[1:]
+    return word + first[len(name) :] + space + rest
 
 
 def further(one: Limit, other: Limit) -> bool:

@@ -15,7 +15,7 @@ from analysis.labels import OPTIMIZERS, goal_text
 from analysis.load import load_study
 from analysis.report import build
 from analysis.report.answer import Answer, answers
-from analysis.report.answer.finding import finding
+from analysis.report.answer.finding import begun, finding
 from analysis.report.answer.headed import headed
 from analysis.report.answer.rows import rows
 from analysis.report.answer.values import CRITICAL, UNKNOWN, USEFUL, Limit
@@ -222,3 +222,21 @@ def test_several_goals_have_an_answer_each():
     assert [answer.goal for answer in found] == [goal_text(goal.metric, goal.threshold) for goal in goals]
     assert all(isinstance(goal, Goal) for goal in goals)
     assert all(re.match("SGD", answer.title) for answer in found)
+
+
+BEGINNINGS = {
+    "steps fall": "Steps fall",
+    "sgd needs fewer steps": "SGD needs fewer steps",
+    "sgd, adam and lion are tied": "SGD, adam and lion are tied",
+    "lions.Lion needs fewer steps": "lions.Lion needs fewer steps",
+    "sgd+doubling is no point": "sgd+doubling is no point",
+    "fc_mnist, sgd: late": "fc_mnist, sgd: late",
+    "stopping=budget reads it": "stopping=budget reads it",
+    "none.": "None.",
+    "": "",
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), BEGINNINGS.items())
+def test_a_sentence_that_begins_with_a_name_keeps_its_letters(text, expected):
+    assert begun(text) == expected
