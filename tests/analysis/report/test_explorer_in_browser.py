@@ -4,6 +4,7 @@ import json
 from math import log10
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.browser import CHROMIUM, Browser
 
@@ -203,6 +204,38 @@ def test_every_width_and_colour_scheme(page, made, width, columns, dark):
     before = page.ask(part("curves", ".querySelector('canvas').toDataURL()"))
     page.scheme(not dark)
     assert page.ask(part("curves", ".querySelector('canvas').toDataURL()")) != before
+
+
+RECORD = """(() => {
+  const usual = CanvasRenderingContext2D.prototype.strokeText;
+  window.written = [];
+  CanvasRenderingContext2D.prototype.strokeText = function (text, x, y) {
+    const over = this.canvas.parentElement.querySelector('.u-over');
+    const [box, inner] = [this.canvas, over].map(each => each.getBoundingClientRect());
+    const wide = this.measureText(text).width / devicePixelRatio, start = inner.left - box.left;
+    const left = x / devicePixelRatio - wide * { left: 0, center: .5, right: 1 }[this.textAlign];
+    window.written.push([text, left - start + 8, start + inner.width + 8 - left - wide]);
+    usual.call(this, text, x, y);
+  };
+  document.querySelector('[data-part=whole]').click();
+})()"""
+"""Draw the charts once more, and record each text in them with its distances in pixels to the edges that cut it off."""
+
+
+@pytest.mark.parametrize("lowest", [0.1, 0.00001])
+@pytest.mark.parametrize("width", [1400, 1200, 800, 400])
+def test_charts_cut_no_text_off(browser, results, tmp_path, width, lowest):
+    studies = results({8: [40, "missing", None], 16: [40, 50, None]})
+    for study in studies:
+        spread = np.geomspace(lowest, 100 * lowest, len(study.trials))
+        for name in ("learning_rate", "momentum"):
+            study.trials[name] = spread if name == "learning_rate" else np.linspace(0.5, 0.99, len(study.trials))
+    found = tables(studies, studies, Asked())
+    browser.open(write_report(tmp_path, ReportData("", [], [], {}, [], "", explorer=explorer.block(found))), width)
+    browser.ask(RECORD)
+    written = browser.ask("window.written")
+    assert "not reached" in [text for text, *_ in written]
+    assert [each for each in written if min(each[1:]) < 0] == []
 
 
 def test_trials_without_a_curve_are_in_the_table(browser, results, tmp_path):

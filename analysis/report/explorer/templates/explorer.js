@@ -199,7 +199,11 @@ function drawParallel(shown) {
       ctx.textBaseline = "middle";
       const labels = axis.ticks(axis.low, axis.high, 6).map(tick => [number(axis.from(tick)), (tick - axis.low) / (axis.high - axis.low)]);
       if (axis.name === "steps" && axis.values.includes(null)) labels.push(["not reached", MISSED]);
-      for (const [text, share] of labels) write(ctx, text, across + 5 * pixels(), level(share));
+      for (const [text, share] of labels) {
+        const gap = 5 * pixels(), fits = across + gap + ctx.measureText(text).width <= u.bbox.left + u.bbox.width + 8;
+        ctx.textAlign = fits ? "left" : "right";
+        write(ctx, text, fits ? across + gap : across - gap, level(share));
+      }
     }),
     brush: u => {
       const { left, top, width, height: tall } = u.select;
