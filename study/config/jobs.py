@@ -286,5 +286,8 @@ def _optimizer(name: str, target: str | None) -> str:
     if target is not None and "." not in target:
         raise ValueError(f"optimizer.target is an import path such as torch.optim.RAdam, but got {target!r}.")
     if name != "torch" and target is not None:
-        raise ValueError(f"optimizer.target is for optimizer=torch, but got optimizer={name} with {target}.")
+        raise ValueError(
+            f"optimizer.target is for optimizer=torch, but got optimizer={name} with {target}. To sweep a class beside "
+            "other optimizers, give it a file optimizer/NAME.yaml in your --config-dir (docs/guide/own-optimizer.md)."
+        )
     return name if target is None else target

@@ -224,6 +224,7 @@ def test_sweeps_end_to_end(tmp_path, asked, folder):
         [
             (["optimizer=torch"], "optimizer=torch needs the import path of a class"),
             (["optimizer=adam", "optimizer.target=torch.optim.RAdam"], "optimizer.target is for optimizer=torch"),
+            (["optimizer=sgd,torch", "optimizer.target=torch.optim.RAdam"], "a file optimizer/NAME.yaml in your"),
             (
                 ["optimizer=torch", "optimizer.target=torch.optim.Radam"],
                 "must be the import path of an optimizer class",
