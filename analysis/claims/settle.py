@@ -16,6 +16,7 @@ from analysis.load import GOAL, StudyData
 from analysis.question.stages import REFINE
 from analysis.report.answer.next_step import command, next_step, seconds_of
 
+SMOOTHING = "search.space.label_smoothing"
 SWEEP = ["python", "-m", "study", "sweep"]
 Load = Callable[[str], Sequence[StudyData]]
 """The name of a workload -> the searches that give its S(B)."""
@@ -104,6 +105,17 @@ def _more_trials(workload: str, studies: Sequence[StudyData], cost: pd.DataFrame
     return Settles(f"{workload}: {advice}", extended, seconds_of(studies, {s.key: units for s in studies}, cost))
 
 
+def _possible(test: Mapping[str, str], study: StudyData) -> dict[str, str]:
+    """The keys that test a claim, without label smoothing if the workload has none: `sweep` refuses it there.
+
+    >>> _possible({"search.trials": "50", SMOOTHING: "[0,0.1]"}, study)
+    {'search.trials': '50', 'search.space.label_smoothing': '[0,0.1]'}
+    """
+    workload, tuned = study.question["workload"], study.question["search"]["space"]
+    has = "label_smoothing" in workload or "label_smoothing" in tuned
+    return {key: value for key, value in test.items() if has or key != SMOOTHING}
+
+
 def _test(judged: Judged, evidence: Evidence, load: Load) -> Settles:
     """The sweep that tests a claim on which nothing was measured."""
     claim = judged.claim
@@ -115,7 +127,7 @@ def _test(judged: Judged, evidence: Evidence, load: Load) -> Settles:
         return Settles("sweep any workload", shlex.join([*SWEEP, *_words(claim.test)]))
     studies = load(workload)
     results = f"results/{studies[0].workload}-claim-{judged.letter}"
-    extended = command(studies, {**dict(claim.test), "results": results})
+    extended = command(studies, {**_possible(claim.test, studies[0]), "results": results})
     seconds = np.nan
     if claim.test.items() >= FULL.items() and len(cost := evidence.table("cost")):
         mine = cost[cost["workload"] == workload]

@@ -1,5 +1,7 @@
 """Each claim on tables with a known answer: shown, not shown, contradicted, not tested."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +9,9 @@ from helpers.claims.made_evidence import INF, SIZES, about, errors, evidence, li
 
 from analysis.claims import registry
 from analysis.claims.evidence import Evidence
+from analysis.claims.evidence import about as evidence_about
 from analysis.claims.settle import settle
+from analysis.load import load_study
 
 LARGE = tuple(2**k for k in range(0, 15, 2))
 
@@ -352,3 +356,25 @@ def test_the_table_holds_the_claims_that_are_tested():
     [row] = found.to_dict("records")
     assert (row["verdict"], row["statements"], row["shown"]) == ("shown", 4, 3)
     assert "digits with sgd" in row["evidence"]
+
+
+SMOOTHED = {
+    "a built-in classification": ({"label_smoothing": 0.0}, {}, True),
+    "a loss that has it tuned": ({}, {"label_smoothing": [0, 0.1]}, True),
+    "a regression": ({}, {}, False),
+}
+"""The arguments of a workload, what its search tunes, and whether the test of a claim may tune label smoothing."""
+
+
+@pytest.mark.parametrize(("arguments", "tuned", "smoothed"), SMOOTHED.values(), ids=SMOOTHED)
+def test_the_test_of_a_claim_tunes_label_smoothing_where_the_workload_has_it(arguments, tuned, smoothed):
+    study = load_study(Path(__file__).parents[3] / "results/published/mlp_digits/studies/mlp_digits/sgd/64")
+    study.provenance[-1]["command"] = "python -m study sweep workload=mine"
+    del study.question["workload"]["label_smoothing"]
+    study.question["workload"].update(arguments)
+    study.question["search"]["space"].update(tuned)
+    made = Evidence({}, evidence_about([study]))
+    [judged] = [each for each in registry.judge(made) if each.letter == "h"]
+    found = settle(judged, made, lambda workload: [study])
+    assert ("search.space.label_smoothing" in found.command) == smoothed
+    assert "stopping=budget" in found.command
