@@ -21,6 +21,21 @@ FILES = sorted(path.relative_to(ROOT) for path in (ROOT / "analysis").rglob("*.p
 START = doctest.DocTestParser().get_examples(analysis.__doc__ or "")[:4]
 """The lines that the examples of all modules go on from."""
 LONG = (
+    "analysis.report.explorer.data",
+    "analysis.figures.canvas",
+    "analysis.load",
+    "analysis.report.html_tables",
+    "analysis.report.take.citation",
+    "analysis.report.warnings",
+    "analysis.figures.tuning",
+    "analysis.report.answer",
+    "analysis.gallery.standings",
+    "analysis.report.answer.ranking",
+    "analysis.estimates.limits",
+    "analysis.report.warnings.of_curves",
+    "analysis.report.estimate_tables",
+    "analysis.figures.formats",
+    "analysis.report.page",
     "analysis.tables.steps_to_result",
     "analysis.surrogate.curve",
     "analysis.figures",

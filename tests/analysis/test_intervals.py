@@ -84,6 +84,7 @@ def raced(steps):
 SEARCHES = [(20, 20), (20, 5), (5, 20), (100, 20), (20, 100), (100, 10), (10, 100)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("trials", "race"), partly(itertools.product(SEARCHES, [False, True]), 3))
 def test_no_search_is_ahead_by_its_size(trials, race):
     """S_n of n = N / 4 of each its own N would be 2.7 % of 100 trials against 21 % of 12. In a race the larger search

@@ -41,6 +41,7 @@ def test_every_registered_thing_has_its_file():
     assert names("search") == sorted(SAMPLERS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "workload", [pytest.param("mlp_digits"), *seldom(name for name in names("workload") if name != "mlp_digits")]
 )
@@ -49,6 +50,7 @@ def test_every_workload_composes_with_every_optimizer_and_schedule(workload):
         assert composed(workload, f"optimizer={optimizer}", f"schedule={schedule}") == {(optimizer, schedule)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", partly(names("workload"), 6, 1))
 def test_every_workload_composes_with_the_optimizers_that_it_has_spaces_for(workload):
     own = names(f"space/{workload}") or ["momentum"]
@@ -79,6 +81,7 @@ def composed(workload, *overrides):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "workload"), partly(itertools.product(names("preset"), ["mlp_digits", "resnet_cifar"]), 2)
 )
@@ -101,6 +104,7 @@ def test_a_file_for_two_names_is_one_for_names_that_exist(folder, group):
     assert [(a, b) for a, b in pairs(folder) if a not in names(group) or Path(b).stem not in each] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("preset", "file"), pairs("preset/workload"))
 def test_a_preset_may_ask_a_workload_for_an_easier_goal(preset, file):
     workload = Path(file).stem
@@ -143,6 +147,7 @@ def own(folder, *overrides):
     return config.goal, config.race_factor, rate.low, rate.high
 
 
+@pytest.mark.slow
 def test_a_folder_of_the_users_own_has_the_same_layout(tmp_path):
     write(tmp_path, OWN)
     assert own(tmp_path) == ("val/error < 0.5", 2.0, 0.125, 10.0)

@@ -46,6 +46,7 @@ def test_the_first_line_of_a_file_is_a_sentence_of_the_page(file):
     assert f"| `{Path(file).stem}` | {first.removeprefix('# ')} |" in PAGES["configuration.md"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", partly(schema.SPACE, 2))
 def test_every_example_of_a_search_space_is_accepted(entry):
     needs = {"beta2": "optimizer=adam", "warmup_initial_factor": "search.space.warmup_steps=10"}

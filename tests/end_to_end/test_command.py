@@ -49,6 +49,7 @@ def trials():
     return {path: path.stat().st_mtime_ns for path in Path("results").rglob("metrics")}
 
 
+@pytest.mark.slow
 def test_a_sweep_is_stored_continued_and_reported(sweep, capsys):
     assert main([*sweep(), "engine.workers=2"]) == 0
     table = pd.read_csv("results/mine/tables/steps_to_result.csv")

@@ -72,6 +72,7 @@ class Counting:
         return self.surface.train(size, points, keys)
 
 
+@pytest.mark.slow
 def test_refine_trains_33_times_and_depends_on_its_seed_alone():
     counted = Counting(DIGITS)
     first, again, other = Refine()(counted, 3), Refine()(DIGITS, 3), Refine()(DIGITS, 4)
@@ -91,6 +92,7 @@ def lucky(bias, spread, seeds=4):
     return protocol
 
 
+@pytest.mark.slow
 def test_accuracy_finds_bias_and_noise():
     row = accuracy(Curves.of(Digits("sgd"), lucky(0.3, 0.1), range(20)))
     assert row.bias == pytest.approx(0.3, abs=0.02)
@@ -100,6 +102,7 @@ def test_accuracy_finds_bias_and_noise():
     assert accuracy(Curves.of(Digits("sgd"), lucky(0.0, 0.1), range(20))).coverage > 0.93
 
 
+@pytest.mark.slow
 def test_power_finds_the_planted_factor_and_few_false_alarms():
     curves = Curves.of(At(Digits("sgd"), (1, 4, 16, 32, 64, 256)), lucky(0.1, 0.2), range(12))
     shown = {row.factor: row for row in power(curves, curves)}

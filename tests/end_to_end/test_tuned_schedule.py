@@ -80,6 +80,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "status", "said"), COMMANDS)
 def test_every_command(results, tmp_path, says, words, status, said):
     for name, place in {"RESULTS": results, "TMP": tmp_path}.items():

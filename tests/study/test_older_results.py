@@ -148,6 +148,7 @@ def test_a_class_with_new_arguments_continues_older_folders(tmp_path):
         store.check(tmp_path, [other.study])
 
 
+@pytest.mark.slow
 def test_what_is_complete_needs_no_continuing(results):
     edited(folder_of(results, "softmax/momentum/2") / "study.json", '"arithmetic": "bmm"', '"arithmetic": "grouped"')
     for name in ("softmax/momentum/2", "broad/momentum/4"):

@@ -179,6 +179,7 @@ def test_a_warmup_as_long_as_the_budget_is_all_there_is(name, warmup):
     np.testing.assert_allclose(found, [(t + 1) / warmup for t in range(STEPS)], rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_composes_from_the_command_line(name):
     asked, optional = SCHEDULES[name].hyperparameters, SCHEDULES[name].optional_hyperparameters
@@ -235,6 +236,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "words"), partly(REFUSED, 4), ids=[" ".join(row[0]) for row in REFUSED])
 def test_refuses(arguments, words):
     with pytest.raises(UsageError) as refusal:
@@ -276,6 +278,7 @@ def tuned(make_study):
 WARMUPS = ["warmup_steps", "warmup_examples"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "count"),
     partly([(name, WARMUPS[(row + at) % 2]) for row, name in enumerate(SCHEDULES) for at in (0, 1)], 4),
@@ -291,6 +294,7 @@ def test_every_parameter_is_tuned_on_either_engine(tuned, name, count):
     assert all(trial.hyperparameters[count] % 1 == 0 for trial in trials)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", partly([False, True], 2, 1), ids=["serial", "lanes"])
 def test_what_a_warmup_does_to_training(tuned, fused):
     def found(**fields):
@@ -304,6 +308,7 @@ def test_what_a_warmup_does_to_training(tuned, fused):
     assert abs(warm / without - 1).min(axis=0).max() > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "ranges"),
     partly(

@@ -135,6 +135,7 @@ def test_stages_have_points_and_seeds_of_their_own(swept):
     assert first.trial(0, {}).seed != second.trial(0, {}).seed
 
 
+@pytest.mark.slow
 def test_budgets_share_points_and_seeds_and_the_least_steps_count(swept, studies):
     # With a tenth of the budget only the half manages to be fast, as a decaying schedule makes it.
     made = swept(lambda study, h: 60 * study.branch.budget, budgets=(0.5, 1.0, 2.0))
@@ -150,6 +151,7 @@ def test_a_budget_that_is_given_twice_is_one(make_study):
     assert [search.branch.budget for search in stages.planned(study)] == [1.0, 2.0]
 
 
+@pytest.mark.slow
 def test_ties_between_budgets_go_to_the_smaller(swept, studies):
     swept(lambda study, h: 40, budgets=(1.0, 2.0))
     [answer] = analysis_searches.answers(studies())
@@ -192,6 +194,7 @@ def test_budgets_that_were_not_searched_yet_are_told_and_their_repeats_do_not_co
     assert list(analysis_searches.repeats(studies())["searches"]) == [2]
 
 
+@pytest.mark.slow
 def test_the_tuned_configuration_is_rerun_with_fresh_seeds(swept, tmp_path, studies):
     def steps(study, h):
         return None if study.branch.rerun is not None else best_at(0.03)(study, h)
@@ -225,6 +228,7 @@ def test_nothing_is_rerun_where_only_trials_that_diverged_later_met_the_goal(mak
     assert stages.next_search(study, lambda search: made if search == study else []) is None
 
 
+@pytest.mark.slow
 def test_asking_for_more_goes_on_and_equals_asking_at_once(swept, tmp_path, make_study):
     swept(best_at(30))
     swept(best_at(30), extend=True, repeats=1)
@@ -234,6 +238,7 @@ def test_asking_for_more_goes_on_and_equals_asking_at_once(swept, tmp_path, make
     assert (held["trials"], held["extend"], held["repeats"], held["reruns"]) == (50, True, 1, 2)
 
 
+@pytest.mark.slow
 def test_asking_for_less_takes_nothing_back(swept, tmp_path):
     swept(best_at(0.03), reruns=3, repeats=1, budgets=(1.0, 2.0))
     assert swept(best_at(0.03), trials=4) == []
@@ -241,6 +246,7 @@ def test_asking_for_less_takes_nothing_back(swept, tmp_path):
     assert before["question"]["search"]["repeats"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", partly(range(2), 2))
 def test_what_comes_next_and_what_is_the_answer_agree(swept, studies, seed):
     """Measuring and analysis walk the same stages, each from its own reading of the files."""

@@ -28,6 +28,7 @@ def swept(swept_once):
     return swept_once(*SMALL)
 
 
+@pytest.mark.slow
 def test_sweep_writes_tables_figures_and_report(swept):
     steps = pd.read_csv(swept / "tables/steps_to_result.csv")
     assert list(steps["batch_size"]) == [16, 256]

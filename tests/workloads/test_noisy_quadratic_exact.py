@@ -16,6 +16,7 @@ RATES = np.logspace(-5, 0.5, 100)
 GROUPS = {"curvatures": BINS, "multiplicity": COUNTS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "steps", "rate", "published"), [(256, 25_778, 0.774, 25_880), (4096, 7_870, 1.896, 8_117)]
 )
@@ -204,6 +205,7 @@ def test_what_diverges_never_arrives():
     assert Recursion(64, 2.5, curvatures=spectrum(10)).steps_to_goal(0.1, range(1, 3000)) == math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_chance_to_be_below_a_goal_is_that_of_simulated_training(algorithm):
     h, chosen, replicas = spectrum(20), ALGORITHMS[algorithm], 32

@@ -118,6 +118,7 @@ def test_fewer_devices_that_are_nearly_as_fast(scaling):
     assert not any("as long for" in text for text in said(scaling, [1, 4], times))
 
 
+@pytest.mark.slow
 def test_what_trials_cannot_tell_apart(write):
     apart = write({8: [400] * 8, 16: [100] * 8})
     assert "Every other batch size is shown to be slower." in said(apart, [1], AFFINE)
@@ -134,6 +135,7 @@ NOTHING_KNOWN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("trials", "fields", "words"), NOTHING_KNOWN.values(), ids=NOTHING_KNOWN)
 def test_batch_sizes_without_intervals_are_not_said_to_tie(write, trials, fields, words):
     steps = {8: [1600] * trials, 16: [800] * trials, 64: [100] * trials}
@@ -210,6 +212,7 @@ machines = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(machine=machines)
 def test_every_row_holds_the_formula(scaling, machine):

@@ -244,6 +244,7 @@ def test_data_sets_are_compared_at_their_strictest_goals(loose):
     assert values[0] == values[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rough", ["a", "z"])
 def test_of_curves_that_are_alike_the_most_precise_counts(rough):
     """Such as those of two search spaces; it was the first or the last by name."""

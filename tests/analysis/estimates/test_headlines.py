@@ -15,6 +15,7 @@ def said(studies, base=None):
     return headlines.sentences(found.steps, found.limits, base or 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ends", "base", "words"),
     [
@@ -62,6 +63,7 @@ def test_the_critical_batch_size_comes_first(results):
     assert second.startswith("tiny with momentum to validation error < 0.1: the fewest steps of each search go from ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("critical", "proportional"), [(1024, True), (64, False)])
 @pytest.mark.parametrize("base", [None, 256])
 def test_beyond_the_critical_batch_size_steps_are_not_said_to_fall_in_proportion(results, critical, proportional, base):
@@ -76,6 +78,7 @@ def test_a_base_beyond_all_batch_sizes_says_nothing_of_perfect_scaling(results):
     assert "perfect" not in first
 
 
+@pytest.mark.slow
 def test_what_is_said_of_fresh_seeds(results):
     bent = {size: end / 2 for size, end in BENT.items()}
     searches = results({size: [int(end)] * 4 for size, end in bent.items()})
@@ -97,6 +100,7 @@ def test_fresh_seeds_at_some_batch_sizes_alone_are_not_asked_for_again(results):
     assert "search=refine) at batch sizes 16 and 64, too, measure without it." in said(again)[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "words"), [(6, "intervals come from the scatter about the curve."), (2, "no intervals.")]
 )
@@ -108,6 +112,7 @@ def test_one_fresh_seed_shows_no_noise(results, sizes, words):
     assert f"One fresh seed shows no noise of seeds: {words}" in said(again)[-1]
 
 
+@pytest.mark.slow
 def test_a_batch_size_far_off_the_curve_is_named(results):
     sizes = [2**n for n in range(9)]
     ends = {size: [round(1900 / size * (3 if size == 16 else 1 + 0.02 * (n % 3)))] * 4 for n, size in enumerate(sizes)}

@@ -196,6 +196,7 @@ def simulated(generator, curves, tuning=0.2):
     return np.mean(held, axis=0)
 
 
+@pytest.mark.slow
 def test_the_split_of_known_parts():
     """Seeds of spread 0.2 and a scatter of 0.3 of tuning at eleven batch sizes; without the latter, its end is low."""
     generator, sizes = np.random.default_rng(1), [2**n for n in range(11)]

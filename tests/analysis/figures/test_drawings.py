@@ -52,6 +52,7 @@ def test_thinning():
     assert canvas.round_decimals(1e-6, 1, 3) == [1e-6, 1e-3, 1]
 
 
+@pytest.mark.slow
 def test_files_are_whole_and_the_same_on_every_run(tmp_path):
     tables = {"steps_to_result": pd.concat([table("sgd", missed=(256,)), table()]), "scaling": limits()}
     for name in ("steps_to_result", "best_effective_learning_rate"):

@@ -30,6 +30,7 @@ def write(folder, step, text=None):
     (folder / f"noise/{step:06d}.json").write_text(json.dumps(content) if text is None else text)
 
 
+@pytest.mark.slow
 def test_points_on_file_become_rows_of_the_report(results):
     [study] = results({8: [30, 40, 50, 60]})
     assert table.table([study]).empty

@@ -153,6 +153,7 @@ def test_of_optimizers_that_scale_alike_the_title_tells_the_faster(ratio, title)
     assert ("tie: they scale" in found.lead) == ("needs" in title)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp_digits", "narrow_cnn_fashion_mnist", "transformer_shakespeare"])
 def test_no_sentence_repeats_what_its_heading_holds(name):
     tables = {
@@ -214,6 +215,7 @@ def test_a_curve_without_known_steps_says_why(steps, said):
     assert finding(curve, limits_of({"momentum": NONE}), pairs_of()).title == said
 
 
+@pytest.mark.slow
 def test_several_goals_have_an_answer_each():
     folder = PUBLISHED / "mlp_digits/studies/mlp_digits"
     studies = [load_study(folder / name) for name in ("sgd/8", "sgd/64")]

@@ -56,12 +56,14 @@ def test_curves_and_trials_are_those_of_the_tables(found):
         assert rates == pytest.approx(rows["learning_rate"].to_numpy(dtype=float), rel=1e-5, nan_ok=True)
 
 
+@pytest.mark.slow
 def test_every_number_is_json(found):
     text = explorer.embedded(payloads.payload(found))
     assert json.loads(text)["panels"]
     assert "NaN" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [2, 3])
 def test_large_results_are_thinned_and_the_section_says_so(results, monkeypatch, most):
     made = results({8: [100 + 50 * trial for trial in range(8)], 64: [None] * 8})

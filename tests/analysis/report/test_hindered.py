@@ -60,6 +60,7 @@ HINDERED = {
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ends", "advice", "command", "lead", "note"), HINDERED.values(), ids=HINDERED)
 def test_no_larger_budget_is_advised(tmp_path, make_study, make_curve, write_study, ends, advice, command, lead, note):
     for size, of_size in ends.items():

@@ -57,6 +57,7 @@ SHORT = {
 """S(B), or None where no trial reached the goal within 2,000 steps; what is advised, and the overrides."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "case"), SHORT.items(), ids=SHORT)
 def test_batch_sizes_that_missed_the_goal_need_no_fresh_seeds(sweep, name, case):
     ends, advice, overrides = case
@@ -87,6 +88,7 @@ def test_the_next_step_and_its_cost(proposed, ends, advice, seconds):
     assert (found.known == "") == (advice.startswith("double"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fresh", "known"),
     [
@@ -108,6 +110,7 @@ def test_steps_without_fresh_seeds_are_not_said_to_be_known(sweep, fresh, known)
     assert re.fullmatch(known, build.read([folder]).answers[0].next.known)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arithmetic", "advice", "overrides", "cure"),
     [
@@ -194,6 +197,7 @@ def test_a_command_for_studies_of_several_commands_names_all_of_them():
     assert found == f"python -m study sweep {where} optimizer=momentum,sgd batch_size=8,64 search.reruns=8"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recorded", "waiting", "expected"),
     [
@@ -213,6 +217,7 @@ def test_the_next_step_of_an_interrupted_sweep_trains_what_waits(recorded, waiti
     assert found.command.split()[5:] == expected.split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("apart", "where"),
     [

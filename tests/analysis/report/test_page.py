@@ -153,6 +153,7 @@ class Page(HTMLParser):
             self.rows[-1][-1] += data
 
 
+@pytest.mark.slow
 def test_one_file_that_fetches_nothing(tmp_path):
     path = write_report(tmp_path / "new", report(), drawn(report().tables))
     assert [file.name for file in path.parent.iterdir()] == ["report.html"]
@@ -162,6 +163,7 @@ def test_one_file_that_fetches_nothing(tmp_path):
     assert all(reference.startswith("#") for reference in Page(text).references)
 
 
+@pytest.mark.slow
 def test_the_same_data_give_the_same_bytes(text):
     assert shown(report()) == text
 
@@ -195,6 +197,7 @@ def answered(**changes):
     return replace(report(), sentences=said, warnings=warnings, answers=[answer], **changes)
 
 
+@pytest.mark.slow
 def test_the_first_screen_is_the_answer():
     text = shown(answered())
     body = text.partition("<body>")[2]
@@ -234,6 +237,7 @@ def test_each_of_several_answers_has_its_panel_and_heading():
     Page(text)
 
 
+@pytest.mark.slow
 def test_contents_headings_figures_and_tables_have_links():
     read = Page(shown(answered()))
     contents = ["findings", "figures", "tables", "provenance", "methods"]
@@ -293,6 +297,7 @@ def test_intervals_are_shown_once_there_are_any(text):
     assert ["perfect-scaling limit", "8", "4 to 16"] in Page(found).rows
 
 
+@pytest.mark.slow
 def test_names_are_escaped():
     name = "<script>alert('x')</script>&\"quoted\""
     made = made_of(*tables(name, (name,)))
@@ -303,6 +308,7 @@ def test_names_are_escaped():
     Page(text)
 
 
+@pytest.mark.slow
 def test_html_stands_in_templates_alone():
     """Markup in a string of the code is not escaped by anybody."""
     for path in (ROOT / "analysis").rglob("*.py"):
@@ -359,6 +365,7 @@ def test_the_methods_in_the_page_are_those_of_the_documents():
     assert (ROOT / "analysis/report/methods.md").read_text() == (ROOT / "docs/methods.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "value"), partly([("MOST_FIGURES", 2), ("MOST_BYTES", 30_000)], 2, 1))
 def test_figures_beyond_what_a_page_holds_are_links(limit, value, monkeypatch):
     figures = drawn(report().tables)

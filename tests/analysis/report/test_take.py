@@ -94,6 +94,7 @@ def test_a_pdf_looks_as_the_page_and_cuts_its_glyphs_out_of_a_small_font(monkeyp
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written_costs_time_only(monkeypatch, tmp_path):
     monkeypatch.setattr(formats.matplotlib, "get_cachedir", lambda: str(tmp_path / "missing"))
     assert b"/FontFile2" in formats.pdf([canvas.draw(lambda ax: ax.set_title("digits"))])

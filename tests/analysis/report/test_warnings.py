@@ -90,6 +90,7 @@ def falling(study, index, curve):
     return replace(curve, errors=curve.errors | {study.goal.metric: found})
 
 
+@pytest.mark.slow
 def test_a_healthy_sweep_raises_none(warned):
     assert warned() == []
     assert warned(optimizer="sgd") == []

@@ -102,6 +102,7 @@ def test_the_causes_that_trials_show(monkeypatch, edges, budget, noise, cures):
     assert [cause.cure for cause in causes(studies, None, Rise(8, 64, 100.0, 300.0))] == cures
 
 
+@pytest.mark.slow
 def test_a_rise_is_warned_of_and_a_flat_curve_is_not(sweep, tmp_path):
     rising = {2: 400, 8: 200, 32: 240, 128: 390, 512: 700, 2048: 1300}
     for folder, ends in (("rising", rising), ("flat", dict.fromkeys(rising, 200))):

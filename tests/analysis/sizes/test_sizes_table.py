@@ -36,6 +36,7 @@ def widths(*values, **more):
     return [{"name": f"net_width-{value}", "width": value, **more} for value in values]
 
 
+@pytest.mark.slow
 def test_workloads_that_differ_in_one_number_are_one_axis(swept):
     folder = swept([20, 28.3, 40], *widths(64, 128, 256))
     tables = read([folder]).tables

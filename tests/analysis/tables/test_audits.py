@@ -131,6 +131,7 @@ def test_which_space_of_schedules_contains_which(tuned, chosen, schedule, more, 
     assert audits.contains(general, special) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ends", "under_tuned"),
     [
@@ -151,6 +152,7 @@ def test_a_general_optimizer_must_not_be_slower(tuned, ends, under_tuned):
     assert found.under_tuned == under_tuned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ratio", "low", "high", "under_tuned"),
     [(0.5, 0.4, 0.6, True), (0.5, 0.2, 1.1, False), (0.9, 0.85, 0.95, False), (2.0, 1.8, 2.2, False)],

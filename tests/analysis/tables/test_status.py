@@ -144,6 +144,7 @@ def test_lanes_that_cannot_be_are_told(tmp_path, engine, optimizer, told):
     assert (line in console.file.getvalue()) is told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "told"), partly([("tf32", True), ("fp32", False), ("bf16", False)], 3))
 def test_tf32_on_a_cpu_is_told(tmp_path, precision, told):
     console = Console(width=1000, file=io.StringIO())

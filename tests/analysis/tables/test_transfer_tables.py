@@ -59,6 +59,7 @@ def test_planted_losses_and_misses_are_found(planted):
 TUNED = [5, 10, 20, 40, 8, 16, 32, 6, 12, 24]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tuned", "runs", "expected"),
     [
@@ -97,6 +98,7 @@ def test_runs_that_are_still_to_come_have_not_missed_the_goal(planted):
     assert (row["seeds"], row["missed"]) == (2, 0)
 
 
+@pytest.mark.slow
 def test_what_was_moved_from_a_trial_that_was_beaten_since_is_left_out(planted):
     planted("constant", 8, 32, [30, 30], trial=0)
     folder = planted("square_root", 8, 32, [30, 30], trial=1)

@@ -52,6 +52,7 @@ def trial_of(study, index=0):
     return study.trial(index, values(study.search.space, point(study, index)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "folded_momentum", "kfac", "torch.optim.RAdam"])
 def test_a_plain_branch_goes_on_as_its_trunk_would_with_its_examples(optimizer, make_study):
     space = {"kfac": SPACES["kfac"] | {"learning_rate": 0.01}, "torch.optim.RAdam": {"learning_rate": 0.01}}.get(

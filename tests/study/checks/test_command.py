@@ -50,22 +50,26 @@ def refused(folder, said, command, *overrides):
     assert not (folder / "results").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "said"), COMMANDS.values(), ids=COMMANDS)
 def test_what_no_command_can_be_is_refused(tmp_path, command, said):
     refused(tmp_path, said, command)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("override", "said"), SETTINGS.items())
 def test_settings_that_a_command_ignores_are_refused(tmp_path, override, said):
     refused(tmp_path, said, f"{NEEDED} {{learning_rate}}", override)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("goal", "said"), ACCURACIES.items())
 def test_goals_below_an_accuracy_are_refused(tmp_path, goal, said):
     """An untrained model met them at its first evaluation, at every batch size."""
     refused(tmp_path, said, f"{NEEDED} {{learning_rate}}", goal, "stopping=budget")
 
 
+@pytest.mark.slow
 def test_the_engine_may_be_named_for_commands_alone(tmp_path):
     asked = [*ASKED, f"workload.command={NEEDED} {{learning_rate}}", "engine=command", f"results={tmp_path}"]
     [job], _ = whole_sweep.jobs_here(asked, None)

@@ -302,6 +302,7 @@ class Wide(Model):
         return super().forward(x.flatten(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "model", "because"),
     partly(

@@ -64,6 +64,7 @@ def test_a_bad_cluster_is_refused_in_words(tmp_path, monkeypatch, capsys, argume
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("launcher", "extra"), EXTRAS.items())
 def test_a_missing_extra_is_named(tmp_path, monkeypatch, capsys, launcher, extra):
     next(compose.compositions([]))  # the installed ones are known from now on
@@ -143,6 +144,7 @@ def jobs(parsed, tmp_path):
     return [replace(job, results=tmp_path / "results") for job in parsed]
 
 
+@pytest.mark.slow
 def test_a_job_for_each_study_and_shard_in_order(jobs, tmp_path, monkeypatch):
     ran = []
     monkeypatch.setattr(job_process, "run", lambda tasks, told: ran.append(tasks[told.job].log.stem) or 0)

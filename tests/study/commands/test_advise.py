@@ -21,6 +21,7 @@ PUBLISHED = Path(__file__).parents[3] / "results/published/mlp_digits"
 PARAMETERS = 64 * 128 + 128 + 128 * 10 + 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("optimizer", "copies"), [("sgd", 3), ("momentum", 4), ("adam", 5)])
 def test_the_bytes_of_a_training(optimizer, copies):
     """Weights, gradients twice, and the optimizer's state, in four bytes each; a step counter may come on top."""

@@ -53,6 +53,7 @@ def test_a_terminal_wraps_beside_the_names(width):
     assert max(map(len, (first, second))) <= max(width, 27)
 
 
+@pytest.mark.slow
 def test_data_end_with_how_to_fetch_them(capsys):
     assert main(["list", "data"]) == 0
     [*_, last] = capsys.readouterr().out.splitlines()

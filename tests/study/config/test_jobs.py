@@ -317,6 +317,7 @@ def test_a_range_takes_the_place_of_choices_in_a_file():
     assert job.study.search.space["label_smoothing"].choices == (0, 0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "schedule", "name", "side", "end"),
     [

@@ -127,6 +127,7 @@ def marked(names):
     return [pytest.param(name, marks=[SELDOM[name]] if name in SELDOM else []) for name in names]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", marked(WORKLOADS))
 def test_steps_and_divergence_are_those_of_exact_evaluations(ask, name):
     how, workload, goal = WORKLOADS[name]
@@ -150,6 +151,7 @@ def test_what_was_measured_before_changes_nothing(ask, order):
     assert_same_bits(found, {index: whole[index] for index in found})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", marked(["a part of the split", "streamed", "micro-batches", "little memory"]))
 def test_wherever_the_examples_are(ask, monkeypatch, what):
     study, data = ask("plain"), Judged().data()

@@ -141,6 +141,7 @@ def test_killed_and_resumed_equals_uninterrupted(question, kind, loaders):
         assert_same_bits(trained(study, workload, source(workload, loaders), resumed), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tensors", "Plain", "WithState", "WithWrongState"])
 def test_a_growing_batch_goes_on_in_the_stream(question, kind):
     schedule = BatchSchedule("listed", switches=(24,), sizes=(12,))
@@ -228,6 +229,7 @@ def test_readers_end_their_processes_without_the_garbage_collector(question, kin
         gc.enable()
 
 
+@pytest.mark.slow
 def test_micro_batches_and_reader_processes_change_nothing_but_rounding(question):
     workload = Once(kind="WithState")
     whole = trained(question(), workload, source(workload))

@@ -154,6 +154,7 @@ def test_any_number_of_devices_trains_what_one_does(four, study_of, devices, nam
     check(four, len(places(study.batch_size, devices, together=together)), study, CASES[name][0])
 
 
+@pytest.mark.slow
 def test_a_device_that_runs_out_of_memory_alone_halves_the_micro_batch_of_all(pair, study_of):
     study = study_of("linear")
     curves = pair.run(2, _short_of_memory, study)

@@ -34,6 +34,7 @@ def assert_unequal(found: Curves, expected: Curves) -> None:
     assert any(not np.array_equal(found[i].errors["val/loss"], expected[i].errors["val/loss"]) for i in expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "optimizer"), each_once(["linear_chain", "vmap"], ["momentum", "adam", "lars"]))
 def test_lanes_in_bf16_are_near_models_alone_in_bf16(question, how, optimizer):
     study = question(how, optimizer, precision="bf16", steps=12)
@@ -44,6 +45,7 @@ def test_lanes_in_bf16_are_near_models_alone_in_bf16(question, how, optimizer):
     assert_unequal(lanes, trained(replace(study, precision="fp32")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["linear_chain", "vmap"])
 def test_lanes_in_bf16_are_trials_alone(question, how):
     """As in fp32: bits do not depend on the trials beside."""
@@ -54,6 +56,7 @@ def test_lanes_in_bf16_are_trials_alone(question, how):
     desks.assert_same_bits(trained(study), alone)
 
 
+@pytest.mark.slow
 def test_chains_in_bf16_on_a_gpu_have_the_curves_of_the_cpu(question):
     """The simulated device has no autocast, under which other models are computed."""
     study = question("linear_chain", precision="bf16", steps=12)

@@ -50,6 +50,7 @@ def opened(monkeypatch):
 RADAM = ["optimizer=torch", "optimizer.target=torch.optim.RAdam", "search.space.learning_rate=[0.001,0.01]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "arithmetic"), [(["engine=lanes"], "linear_chain"), (["engine=serial"], "plain"), (RADAM, "plain")]
 )
@@ -150,6 +151,7 @@ def test_teams_have_gpus_of_their_own():
     assert [[rank.local_index for rank in ranks] for ranks in teams] == [[0, 1], [2, 3]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "room", "workers"), [({}, 1, 4), ({"workers": 7}, 1, 4), ({"workers": 7}, 2, 7), ({"devices": 2}, 1, 2)]
 )

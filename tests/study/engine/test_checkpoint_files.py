@@ -82,6 +82,7 @@ FOREIGN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "what"), partly(each_once(["plain", "linear_chain"], FOREIGN), 2))
 def test_a_checkpoint_of_something_else_is_ignored(taken, how, what):
     study, asked, content = taken(how)

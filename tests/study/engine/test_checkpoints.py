@@ -72,6 +72,7 @@ def killed_again_and_again(study):
     assert_same_bits(finished, undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["linear_chain", "vmap"])
 def test_a_checkpoint_fits_any_slot_and_any_number_of_lanes(resumable, how):
     study = resumable(how)

@@ -65,6 +65,7 @@ def test_it_keeps_to_itself_and_counts(device):
         assert device.counted("meetings", look) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("optimizer", "how"), partly(each_once(FREE, ["linear_chain", "vmap"]), 3))
 def test_steps_of_lanes_wait_for_nothing(device, question, optimizer, how):
     study = question(how, optimizer)
@@ -127,6 +128,7 @@ def test_evaluations_that_end_early_wait_twice_more(device, resumable, how):
     assert_near(made[1], desks.trained(early, Desk(trials(early)), workload=workload))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "optimizer"),
     seldom(
@@ -160,6 +162,7 @@ def test_they_diverge_at_the_same_step(device, resumable, monkeypatch, how, segm
     assert_near(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["linear_chain", "vmap"])
 @pytest.mark.parametrize("together", partly([((32, 4, 1),), ((2, 1),), ((1,),)], 3))
 def test_some_lanes_at_once_are_evaluated_as_all_are(device, resumable, monkeypatch, how, together):
@@ -198,6 +201,7 @@ class Writing(torch.nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_a_replayed_evaluation_of_a_model_that_writes_into_its_inputs(device, resumable, monkeypatch):
     workload = WORKLOADS["vmap"]
     model = workload.model
@@ -263,6 +267,7 @@ def test_a_full_device_says_nothing_of_a_model(device, resumable, monkeypatch):
         can_fuse.lanes_fail(resumable("vmap"), WORKLOADS["vmap"], WORKLOADS["vmap"].data(DEVICE))
 
 
+@pytest.mark.slow
 def test_a_stack_keeps_one_height_of_steps(device, resumable):
     """Each may hold memory of the recording that it was made in."""
     how = "linear_chain"
@@ -325,6 +330,7 @@ def test_no_shape_of_the_times_is_assumed(device, resumable, monkeypatch, second
     assert measured(resumable("vmap"), seconds, 64, monkeypatch) == chosen
 
 
+@pytest.mark.slow
 def test_one_at_a_time_is_said_and_why(device, resumable, monkeypatch):
     study = resumable("vmap")
     with pytest.warns(UserWarning, match="one at a time on this GPU, because several at once take longer"):
@@ -361,6 +367,7 @@ def test_forced_lanes_are_one_stack(device, resumable):
     assert (cost.lanes, cost.heights[-1]) == (100, 100)
 
 
+@pytest.mark.slow
 def test_rows_without_a_trial_are_few(device, question, monkeypatch):
     """100 trials run their whole budget; a fifth of them diverges."""
     study = question("linear_chain", "sgd", steps=20, evaluation=Evaluation(first=1, ratio=1.2))

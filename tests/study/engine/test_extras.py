@@ -83,6 +83,7 @@ WHOLE: dict[str, Build] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "how"), seldom(partly([each for each in ENGINES if each[1] != "linear_blocks"], 8))
 )
@@ -92,6 +93,7 @@ def test_every_rule_gets_the_clipped_gradient(asked, optimizer, how):
     np.testing.assert_allclose(losses(study, "clip_norm", workload), wanted, rtol=TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("optimizer", "micro_batch"), partly(product(WHOLE, [None, 4]), 3))
 def test_whole_batches_and_accumulated_ones_are_clipped_once(asked, optimizer, micro_batch):
     arguments = {"max_iter": 2} if optimizer == "torch.optim.LBFGS" else {}  # evaluates the loss more than once

@@ -82,6 +82,7 @@ def desk(study: Study, count: int = 3) -> Desk:
     return Desk([fixed_trial(study, index, learning_rate=rates[index % 2]) for index in range(count)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "optimizer", "loaded"),
     seldom(partly(product(["plain", "accumulated", "vmap", "flat"], SPACES, [True, False]), 7)),
@@ -144,6 +145,7 @@ def test_lanes_share_a_loaded_backbone_and_copy_one_that_trials_draw(asked):
     assert max(largest) < WIDTH * WIDTH  # no step copies the largest frozen weight
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loaded", partly([True, False], 2))
 def test_a_lane_with_frozen_parameters_does_not_depend_on_its_neighbours(asked, monkeypatch, loaded):
     study, workload = asked("vmap", "adamw"), FineTuned(loaded=loaded)

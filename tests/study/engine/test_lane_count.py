@@ -29,6 +29,7 @@ TWICE = nn.Linear(3, 3)
 CHAIN = WORKLOADS["linear_chain"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "batch_size"), partly(product(CASES, [1, 2, 6, 33]), 10, 3))
 def test_admitted_heights_hold_for_every_row(question, how, batch_size):
     study = question(how, batch_size=batch_size)
@@ -87,6 +88,7 @@ def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch
     assert 4 not in admitted(study)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", partly(["step_seconds", "cost_of"], 2))
 @pytest.mark.parametrize(("most", "forced"), partly([(4, None), (8, None), (4, 11)], 3))
 def test_measuring_that_runs_out_of_memory_settles_for_fewer_lanes(question, monkeypatch, fails, most, forced):
@@ -131,6 +133,7 @@ def test_what_is_not_finite_in_every_row_is_near():
     assert not lane_count._near(torch.tensor([[1.0, torch.nan, 3.0]]), row, 1e-2)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_in_one_lane_does_not_fit(question, monkeypatch):
     monkeypatch.setattr(timing, "step_seconds", full)
     study = question("linear_chain")

@@ -29,6 +29,7 @@ def all_products_by_onednn(monkeypatch):
     monkeypatch.setattr(onednn, "LEAST", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "schedule", "how"),
     [
@@ -52,6 +53,7 @@ def test_a_lane_equals_the_serial_engine(question, optimizer, schedule, how):
     assert_near(trained(study, Queue(study, range(4)), heights=(1, 2, 4)), alone, TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "how"),
     # One of each kind: in place, by the fused kernel, by norms of layers, and by products and factors of matrices.
@@ -73,6 +75,7 @@ def test_slot_height_neighbours_and_refill_order_change_no_bit(question, optimiz
         assert_same_bits(trained(study, Queue(study, order), chosen), alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", CASES)
 def test_a_diverging_lane_leaves_its_neighbours_bits_alone(question, how):
     study = question(how)
@@ -96,6 +99,7 @@ def test_the_first_bad_step_is_the_serial_engines(question, how):
     np.testing.assert_array_equal(plain.steps, fused.steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", partly(["momentum", "adam", "lamb", "muon"], 2))
 def test_gradients_side_by_side_are_those_of_each_parameter(question, monkeypatch, optimizer):
     study = question("vmap", optimizer)
@@ -154,6 +158,7 @@ def alone(question):
     return study, heights, {i: trained(study, Queue(study, [i]), heights[:1])[i] for i in range(7)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", partly(["advance", "evaluate", "start"], 3))
 def test_lanes_that_run_out_of_memory_start_again_with_fewer(alone, monkeypatch, failing):
     study, heights, expected = alone

@@ -39,6 +39,7 @@ SELDOM = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[SELDOM[name]] if name in SELDOM else []) for name in LANGUAGE_MODELS]
 )

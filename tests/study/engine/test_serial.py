@@ -273,6 +273,7 @@ def test_parameters_that_overflow_are_found_at_the_evaluation(tiny_study):
     assert (curve.first_bad_step, len(curve.steps)) == (1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("images", [False, True], ids=["linear", "images"])
 def test_a_trial_is_the_same_alone_again_and_after_others(tiny_study, images):
     study, workload = tiny_study("momentum"), Tiny(images)

@@ -69,6 +69,7 @@ def by_hand(study, decay=0.0, l2=0.0, weight_decay=0.0):
     return np.array(found).T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["plain", "linear_chain", "vmap"])
 def test_averages_are_measured_beside_the_weights(question, how):
     study = question(FIXED | {"ema_decay": 0.7}, how)
@@ -80,6 +81,7 @@ def test_averages_are_measured_beside_the_weights(question, how):
     assert np.abs(weights - average).max() > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("decay", "how"),
     partly(product([{"l2": 0.5}, {"weight_decay": 0.5}], ["plain", "linear_chain", "linear_blocks", "vmap"]), 3),
@@ -218,6 +220,7 @@ def test_sweeps_end_to_end(tmp_path, asked, folder):
     assert ("pytorch_optimizer" in versions) == folder.startswith("pytorch_optimizer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "message"),
     partly(

@@ -301,6 +301,7 @@ def test_results_and_other_files_in_a_tree_are_named_once_and_left_out(tree):
     assert len(list(load(tree.parent / "results"))) == 2
 
 
+@pytest.mark.slow
 def test_a_sweep_does_not_go_on_with_what_was_imported(tree, says):
     release(tree, {1: (COMPLETE, [0.2])}, "digits/mlp/momentum/64")
     imported(tree, goals=["val/classification_error<0.05"])

@@ -53,6 +53,7 @@ def swept(mine, tmp_path_factory):
     return asked, result
 
 
+@pytest.mark.slow
 def test_an_object_is_swept(swept):
     asked, result = swept
     assert list(result.steps["batch_size"]) == [2, 8]
@@ -92,6 +93,7 @@ def test_no_record_names_the_address_of_a_notification(images):
     )
 
 
+@pytest.mark.slow
 def test_a_second_call_trains_nothing(swept, images):
     asked, result = swept
     files = {path: path.stat().st_mtime_ns for path in asked["results"].glob("studies/**/*.*")}

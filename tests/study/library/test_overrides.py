@@ -82,6 +82,7 @@ COMPOSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given", "key", "value"), partly(COMPOSED, 2), ids=[str(row[:2]) for row in COMPOSED])
 def test_the_schema_reads_the_values_that_were_given(given, key, value):
     [config] = compositions(overrides(given))

@@ -38,6 +38,7 @@ def found(run, sizes=SIZES, batches=32):
     return rates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "batch_size", "steps", "power"),
     [("sgd", 4, 0, 0.0), ("sgd", 4, 40, 0.0), ("sgd", 256, 300, 0.0), ("sgd", 16, 40, 0.5), ("adam", 16, 10, 0.0)],

@@ -74,6 +74,7 @@ def test_one_that_fails_is_left_out_with_one_warning(at):
     assert notes.told == ["begin", *trials, ("tick", {3: 10}), ("report", None, False, "Found.")]
 
 
+@pytest.mark.slow
 def test_another_process_of_the_lowest_priority_takes_its_time(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(told.__file__).parents[2]), prepend=os.pathsep)
     warned: list[str] = []

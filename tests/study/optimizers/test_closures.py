@@ -109,6 +109,7 @@ class ByName(torch.optim.SGD):
         return super().step(**keywords)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

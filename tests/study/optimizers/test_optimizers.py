@@ -225,12 +225,14 @@ def departure(found: Tensor, wanted: Tensor) -> float:
     return float((found - wanted).abs().max() / wanted.abs().max())
 
 
+@pytest.mark.slow
 def test_every_optimizer_has_a_reference(expected):
     assert {*REFERENCES, "kfac"} == set(OPTIMIZERS)  # K-FAC's is in test_whole_models
     for name, weights in expected.items():
         assert departure(weights, torch.cat([p.detach().flatten() for p in network(name).parameters()])) > 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUSED)
 def test_the_rule_is_the_references(expected, name):
     assert departure(by_rule(name), expected[name]) < TOLERANCE
@@ -242,11 +244,13 @@ def test_the_serial_engines_own_form_is_the_references(expected, name):
     assert departure(trained(name, lambda model: build(model, asked(name))), expected[name]) < TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", partly(FUSED, 6))
 def test_lanes_are_the_references(expected, name):
     assert departure(in_lanes(name), expected[name]) < TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", partly([name for name in FUSED if OPTIMIZERS[name].stacked], 8))
 def test_the_lanes_fast_form_is_the_rule(name):
     assert departure(in_lanes(name), in_lanes(name, fast=False)) < TOLERANCE
@@ -255,6 +259,7 @@ def test_the_lanes_fast_form_is_the_rule(name):
 NADAM = {"betas": BETAS, "eps": H["epsilon"], "weight_decay": 0.05, "decoupled_weight_decay": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", partly([by_rule, in_lanes], 2))
 @pytest.mark.parametrize(
     ("name", "decay", "reference"),

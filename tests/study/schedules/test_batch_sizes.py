@@ -170,6 +170,7 @@ def test_trials_that_tune_their_batch_sizes_have_studies_of_their_own(make_study
     assert study.train_steps == 40 > own.train_steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "batch_schedule").glob("*.yaml")))
 def test_composes_from_the_command_line(name):
     held = yaml.safe_load((CONF / "batch_schedule" / f"{name}.yaml").read_text())
@@ -192,6 +193,7 @@ def test_every_kind_has_a_file():
     assert {*kinds} == {*KINDS}
 
 
+@pytest.mark.slow
 def test_curves_of_one_sweep_are_told_apart():
     jobs = parse_jobs(["batch_schedule=constant,ramp,doubling", "batch_size=32", "batch_schedule.coupling=none"])
     assert sorted(job.study.series for job in jobs) == ["momentum", "momentum+doubling", "momentum+ramp"]

@@ -58,6 +58,7 @@ def at_all(study):
     return list(lane_count.admitted_at_all(study, workload, workload.data(), most=8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "schedule", "how"),
     [
@@ -85,6 +86,7 @@ def test_neighbours_lane_counts_and_refills_change_no_bit(growing, how, optimize
         assert_same_bits(trained(study, queue(study, order), chosen), alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", partly(["plain", "linear_chain"], 2, 1))
 def test_killed_anywhere_a_trial_goes_on_in_its_phase(growing, how):
     study = growing(how)

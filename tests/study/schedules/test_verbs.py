@@ -29,6 +29,7 @@ def swept(swept_once):
     return swept_once(*SWEEP)
 
 
+@pytest.mark.slow
 def test_schedules_are_counted_in_steps_and_examples_beside_s_of_b(swept):
     steps, curves = (pd.read_csv(swept / f"tables/{name}.csv") for name in ("steps_to_result", "batch_schedules"))
     assert steps["optimizer"].tolist() == ["sgd", "sgd+doubling"]

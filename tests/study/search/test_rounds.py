@@ -213,6 +213,7 @@ def test_a_batch_size_that_fits_on_no_worker_holds_up_no_other(refined, tmp_path
     assert len(everything(tmp_path, studies[1:])) == 3 + 13 + 2
 
 
+@pytest.mark.slow
 def test_rounds_that_are_added_later_are_those_that_were_asked_at_once(refined, tmp_path):
     """A search that gains a round keeps its trials, and confirms what the last screens choose."""
     first, more = refined(), refined(added=1, trials=20)

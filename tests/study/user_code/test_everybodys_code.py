@@ -132,6 +132,7 @@ def test_a_random_getitem_depends_on_order_seed_step_and_index_alone(make_study,
             np.testing.assert_allclose(curves[trial.index].errors[f"val/{name}"], values, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_code_that_draws_does_so_from_its_own_trial_and_leaves_the_generators_as_they_were(make_study):
     """Every global generator: in model, forward, loss, error and `__getitem__`."""
     workload, study = users.Drawing(), study_of(make_study, 16)

@@ -70,6 +70,7 @@ def test_crops_and_flips_change_batches_on_the_device(folder):
     assert build(usual | {"augmentation": "resized_crop_flip"}).augment is None
 
 
+@pytest.mark.slow
 def test_reader_processes_change_no_random_part(folder):
     workload = build(COMMON | {"path": str(folder), "augmentation": "resized_crop_flip"})
     found = []

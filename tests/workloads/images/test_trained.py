@@ -38,6 +38,7 @@ def words(tmp_path, cache, monkeypatch):
     return of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_each_workload_trains_on_made_images(words, name):
     [job] = parse_jobs(words(name))

@@ -1,5 +1,6 @@
 """The model of one's own in docs/guide/language-models.md, as the page prints it."""
 
+import pytest
 import torch
 import yaml
 from house import doc_pages
@@ -10,6 +11,7 @@ from workloads.base import build, importable
 FILES = doc_pages.named_blocks("docs/guide/language-models.md")
 
 
+@pytest.mark.slow
 def test_the_gpt_of_the_page_learns_a_text(tmp_path, cache, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gpt.py").write_text(FILES["gpt.py"])

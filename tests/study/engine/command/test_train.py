@@ -120,6 +120,7 @@ def test_a_crash_may_count_as_infeasible_and_is_kept(make_study, tmp_path):
     assert curve.command == {"status": 3, "stopped": "", "output": "made 40 steps\nthe data are gone"}
 
 
+@pytest.mark.slow
 def test_a_command_that_hangs_fails(make_study, tmp_path):
     """The time since its last line counts; at the end of its budget it has all that was asked."""
     with pytest.raises(Failed, match=r"wrote no new metrics for too long, engine.timeout=0.3 seconds, which null or"):
@@ -254,6 +255,7 @@ USELESS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lines", USELESS.values(), ids=USELESS)
 def test_a_script_whose_metrics_are_mended_begins_again(make_study, tmp_path, lines):
     """Also one with checkpoints: those of before left these metrics, which no later line can mend."""

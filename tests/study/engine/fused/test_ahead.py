@@ -86,6 +86,7 @@ def idle(told: Sequence[str]) -> int:
     return sum(pair == ("send", "wait") for pair in pairwise(told))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", partly([0.0, 10.0], 2, 1))
 @pytest.mark.parametrize("how", partly(["linear_chain", "vmap"], 2))
 @pytest.mark.parametrize("name", partly(CASES, 2, 1))

@@ -95,6 +95,7 @@ def assert_alike(question, case: str, **tolerance: float) -> None:
         torch.testing.assert_close(rows(found)[name], tensor, **tolerance, msg=lambda told, of=name: f"{of}: {told}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", partly(CASES, 4))
 def test_the_traced_update_is_the_update_as_it_is(question, traced_alone, case):
     assert_alike(question, case, rtol=0, atol=0)

@@ -55,6 +55,7 @@ MODELS = {
 """(layers, ReLUs that stay, and gradients of ReLUs and thresholds that stay)."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_the_update_is_the_same(name):
     layers, relus, gradients = MODELS[name]

@@ -192,6 +192,7 @@ def test_what_wandb_writes_offline_gives_the_same_answer(name, tmp_path, monkeyp
     assert not any("_step" in warning for warning in said.warnings)
 
 
+@pytest.mark.slow
 def test_earlier_imports_in_a_folder_are_left_out(tmp_path, says):
     source = made_logs.a_file_for_each_run(tmp_path)
     answers(source, source / "earlier")
