@@ -100,7 +100,8 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
     )
     found = ((mine, change) for kind in kinds for mine, rows in parts if (change := kind(mine, rows)))
     mine, change = next(found)
-    whose = f"for {_named(mine, studies)}, " if len(parts) > 1 else ""
+    own = "optimizer" in change.overrides  # then the advice names them
+    whose = f"for {_named(mine, studies)}, " if len(parts) > 1 and not own else ""
     seconds = seconds_of(mine, change.units, cost)
     return NextStep(known, whose + change.advice, command(mine, change.overrides), seconds, change.provided)
 
@@ -298,9 +299,11 @@ def _larger(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFr
     if not times or not mine:
         return None
     sizes = [each * largest for each in times]
-    advice = f"sweep {batch_sizes(sizes)}, because steps still fall at {largest:,}"
+    all_fall = len(still) == steps["optimizer"].nunique()
+    by = "" if all_fall else f" with {listed(still)}"
+    advice = f"sweep {batch_sizes(sizes)}{by}, because steps still fall at {largest:,}"
     units = {study.key: sum(times) * float(trainings(_search(study))) for study in mine}
-    some = {"optimizer": ",".join(still)} if len(still) < steps["optimizer"].nunique() else {}
+    some = {} if all_fall else {"optimizer": ",".join(still)}
     return _Change(advice, {"batch_size": ",".join(map(str, sizes)), **some}, units, " if the steps fall no further")
 
 

@@ -259,6 +259,27 @@ def test_the_next_step_of_some_batch_sizes_names_them(sweep, tmp_path):
     assert found.advice == "for momentum at batch sizes 8 and 64, continue the sweep: 1 search left"
 
 
+@pytest.mark.parametrize(
+    ("together", "advice"),
+    [
+        (True, "sweep batch sizes 32 and 64 with momentum, because steps still fall at 16"),
+        (False, "for momentum, sweep batch sizes 32 and 64, because steps still fall at 16"),
+    ],
+    ids=["one command", "two commands"],
+)
+def test_larger_batch_sizes_are_for_the_optimizers_whose_steps_still_fall(sweep, together, advice):
+    sweep({4: [800] * 8, 8: [400] * 8, 16: [200] * 8}, optimizer="momentum")
+    folder = sweep({4: [800] * 8, 8: [790] * 8, 16: [780] * 8}, optimizer="sgd")
+    studies = list(load(folder))
+    for study in studies:
+        own = "" if together or study.optimizer == "momentum" else " search.trials=8"
+        study.provenance[-1]["command"] = f"python -m study sweep optimizer=momentum,sgd results={folder}{own}"
+    data = build.read([folder])
+    found = next_step(studies, *(data.tables[name] for name in ("steps_to_result", "scaling", "cost")))
+    assert found.advice == advice
+    assert "optimizer=momentum" in found.command.split()
+
+
 def test_a_doubled_budget_is_a_whole_number(sweep):
     folder = sweep({8: [None] * 4, 64: [None] * 4}, steps=600_000)
     studies = list(load(folder))
