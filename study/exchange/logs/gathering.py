@@ -63,6 +63,7 @@ class Gathering:
         self.labels: dict[str, None] = {}  # those of them that keep a value for several rows: they may tell runs apart
         self.of_seeds: dict[str, str] = {}  # runs with several seeds -> the column of the seeds
         self.without_step = 0
+        self.from_zero = False  # whether steps are counted from 0
         self.of_project = False  # whether a table is an export of this project
 
     def know(self, run: str, settings: Mapping[str, Any]) -> None:
@@ -318,7 +319,7 @@ def _position(made: Gathering, each: Gathered) -> np.ndarray:
                 f"train_examples=N; if it counts updates, --map step={column}.",
             )
     made.without_step += int(np.isnan(at).sum())
-    return at
+    return at + 1 if made.from_zero and each.position == "step" else at
 
 
 def _measurements(each: Gathered, column: str) -> np.ndarray:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.labels import counted
 from study.exchange.importing import ImportRefused
-from study.exchange.logs import names, run_settings
+from study.exchange.logs import from_zero, names, run_settings
 from study.exchange.logs.gathering import Gathering, add, measure, metric_columns, part_splits, shared
 from study.exchange.logs.names import Asked, listed
 from study.exchange.readers.tables import Table
@@ -63,6 +63,7 @@ def gather(tables: Sequence[Table], asked: Asked) -> Log:
         raise ImportRefused(_no_rows(tables) or _no_steps(made))
     part_splits(made)
     metrics = metric_columns(made)
+    from_zero.find(made, metrics)
     for each in made.tables:
         measure(made, each, metrics)
     runs = run_settings.with_batch_size(made, run_settings.of_runs(made))

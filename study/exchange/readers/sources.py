@@ -5,9 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from study.exchange.importing import ImportRefused
 from study.exchange.readers import mlflow_store, settings, tabular, tensorboard, wandb_files
-from study.exchange.readers.tables import Table, refuse
+from study.exchange.readers.tables import LIGHTNING, Table, refuse
 from study.exchange.released_tree import is_result, results_folder
 
 DATABASES = (".db", ".sqlite", ".sqlite3")
@@ -111,7 +113,14 @@ def _of_files(root: Path, taken: set[Path]) -> Iterator[Table]:
             rows = table.rows
             if table.run is None and path.parent != root and tabular.stem(path).lower() in SPLITS:
                 rows = rows.assign(split=tabular.stem(path).lower())
-            yield replace(table, rows=rows, settings={**given, **table.settings}, run=name, is_file=table.run is None)
+            table = replace(table, settings={**given, **table.settings}, from_zero=_is_of_lightning(path, rows))
+            yield replace(table, rows=rows, run=name, is_file=table.run is None)
+
+
+def _is_of_lightning(path: Path, rows: pd.DataFrame) -> bool:
+    """True for `metrics.csv` as Lightning's CSVLogger writes it: with `hparams.yaml` beside it."""
+    beside = path.name == "metrics.csv" and path.with_name(LIGHTNING).is_file()
+    return beside and {"epoch", "step"} <= set(map(str, rows))
 
 
 def _hidden(path: Path) -> bool:

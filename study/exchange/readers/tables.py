@@ -13,6 +13,8 @@ import pandas as pd
 
 from study.exchange.importing import ImportRefused
 
+LIGHTNING = "hparams.yaml"
+"""The file that Lightning's loggers write beside a log."""
 NOT_FINITE = ("nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity")
 EMPTY = ("", "none", "null", "na", "n/a", "-", "<na>")
 """Cells that hold nothing, in lower case."""
@@ -30,6 +32,7 @@ class Table:
         run: the name of the run; None: a column names it.
         locate: row number from 0 -> its place in the file, such as `line 3`.
         facts: how its cells were read, as sentences without a full stop.
+        from_zero: the tool that wrote it counts steps from 0: the number of an update, not of updates made.
         is_file: `run` is the name of the file, which a column with several names of runs replaces.
     """
 
@@ -39,6 +42,7 @@ class Table:
     run: str | None = None
     locate: Callable[[int], str] = lambda row: f"row {row + 1}"
     facts: tuple[str, ...] = ()
+    from_zero: bool = False
     is_file: bool = False
 
 

@@ -2,6 +2,7 @@
 
 Each folder with event files is a run, with two exceptions. Keras writes `RUN/train` and `RUN/validation`: one run,
 whose tags get these prefixes. torch's `add_hparams` writes hyperparameters to a folder below that of the run.
+Lightning writes them beside the event files, to `hparams.yaml`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,8 @@ from typing import Any
 import pandas as pd
 
 from study.exchange.importing import ImportRefused
-from study.exchange.readers.tables import Table, measured, refuse
+from study.exchange.readers.settings import read as read_settings
+from study.exchange.readers.tables import LIGHTNING, Table, measured, refuse
 
 PART = ".tfevents."
 SPLITS = {"train": "train", "validation": "val", "val": "val", "eval": "val", "test": "test"}
@@ -45,7 +47,7 @@ def read(root: Path, where: str) -> Iterator[Table]:
         prefix = f"{split}/" if split else ""
         frames = runs.setdefault(run, [])
         frames += [rows.rename(columns=_columns(tag, prefix)) for tag, rows in scalars.items()]
-        settings[run] = settings.get(run, {}) | given
+        settings[run] = settings.get(run, {}) | _beside(own, where) | given
     top = root if root.is_dir() else root.parent
     for run, frames in runs.items():
         name = top.name if run == top else run.relative_to(top).as_posix()
@@ -53,7 +55,14 @@ def read(root: Path, where: str) -> Iterator[Table]:
             some = [rows for rows in frames if position in rows]
             if some or (position == "step" and not frames):
                 rows = pd.concat(some, ignore_index=True) if some else pd.DataFrame({"step": []})
-                yield Table(f"{where}: {name}", rows, settings[run], run=name)
+                lightning = (run / LIGHTNING).is_file() and "epoch" in rows
+                yield Table(f"{where}: {name}", rows, settings[run], run=name, from_zero=lightning)
+
+
+def _beside(folder: Path, where: str) -> dict[str, Any]:
+    """The hyperparameters that Lightning wrote beside the event files of a run."""
+    path = folder / LIGHTNING
+    return read_settings(path, f"{where}: {folder.name}/{LIGHTNING}") if path.is_file() else {}
 
 
 def _columns(tag: str, prefix: str) -> dict[str, str]:

@@ -99,13 +99,14 @@ def columns_that_form_a_run(folder):
 
 
 def a_file_for_each_run(folder):
-    """As Lightning's CSVLogger writes: training and validation in rows of their own, hyperparameters beside."""
+    """As Lightning's CSVLogger writes: training and validation in rows of their own, the first update as step 0,
+    hyperparameters beside."""
     for number, (_, settings, rows) in enumerate(runs()):
         own = folder / "lightning_logs" / f"version_{number}"
         own.mkdir(parents=True)
         lines = ["epoch,step,train_loss,val_loss"]
         for step, loss in rows:
-            lines += [f"{step // 40},{step},{loss + 0.01},", f"{step // 40},{step},,{loss}"]
+            lines += [f"{(step - 1) // 40},{step - 1},{loss + 0.01},", f"{(step - 1) // 40},{step - 1},,{loss}"]
         (own / "metrics.csv").write_text("\n".join(lines) + "\n")
         hparams = yaml.safe_dump(settings) + "path: !!python/object/apply:pathlib.PosixPath\n- data\n"
         (own / "hparams.yaml").write_text(hparams)

@@ -1,6 +1,7 @@
 """The same runs in the formats of many tools give the same steps to the result."""
 
 import importlib.util
+import json
 import logging
 
 import pytest
@@ -115,6 +116,20 @@ def tensorboard_runs(folder, hyperparameters=True):
     return folder / "tb"
 
 
+def lightning_runs(folder):
+    """As Lightning's TensorBoardLogger: the first update is step 0, and hyperparameters are in a file beside."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    for number, (_, settings, rows) in enumerate(made_logs.runs()):
+        run = folder / "tb" / f"version_{number}"
+        with SummaryWriter(run) as writer:
+            for step, loss in rows:
+                writer.add_scalar("val_loss", loss, step - 1)
+                writer.add_scalar("epoch", (step - 1) // 1000, step - 1)
+        (run / "hparams.yaml").write_text(json.dumps(settings))
+    return folder / "tb"
+
+
 def keras_runs(folder):
     """As Keras's callback: training and validation in folders of their own, with the same tags, at epochs from 0."""
     from torch.utils.tensorboard import SummaryWriter
@@ -133,9 +148,10 @@ def keras_runs(folder):
     [
         with_package("tensorboard", tensorboard_runs, {}),
         with_package("tensorboard", lambda folder: tensorboard_runs(folder, False), {"pattern": PATTERN}),
+        with_package("tensorboard", lightning_runs, {}),
         with_package("tensorboard", keras_runs, {"pattern": PATTERN, "sets": ["train_examples=160"]}),
     ],
-    ids=["torch with add_hparams", "torch", "Keras"],
+    ids=["torch with add_hparams", "torch", "Lightning", "Keras"],
 )
 def test_event_files_give_the_same_answer(write, options, tmp_path):
     found, table, _ = answers(write(tmp_path), tmp_path / "results", **options)
@@ -186,10 +202,10 @@ def test_what_wandb_writes_offline_gives_the_same_answer(name, tmp_path, monkeyp
             mode="offline", dir=tmp_path, project="sweep", name=run, config=settings | {"long": "x" * 40000}
         ) as logged:
             for step, loss in rows:
-                logged.log({"val/loss": loss, "trainer/global_step": step})
+                logged.log({"val/loss": loss, "trainer/global_step": step - 1})
     found, _, said = answers(tmp_path / name, tmp_path / "results")
     assert found == made_logs.ANSWER
-    assert not any("_step" in warning for warning in said.warnings)
+    assert not any("own _step" in warning for warning in said.warnings)
 
 
 @pytest.mark.slow
