@@ -82,7 +82,7 @@ LABELS: tuple[str, ...] = (
     *("relative_time", "host", "hostname", "user", "notes", "tags", "sweep", "agent", "commit", "git_hash", "group"),
     *("output_dir", "log_dir", "logdir", "save_dir", "artifact_uri", "experiment_id", "source_type", "source_name"),
     *("run", "run_id", "run_uuid", "run_name", "name", "id", "index", "trial", "trial_id", "line", "device"),
-    *("exp_name", "exp_id", "experiment", "lifecycle_stage", "job_id"),
+    *("exp_name", "exp_id", "experiment", "lifecycle_stage", "job_id", "project"),
 )
 """Names of what describes a run but is no hyperparameter."""
 OF_WANDB = ("_step", "_runtime", "_timestamp", "_wandb")

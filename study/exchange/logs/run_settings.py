@@ -10,7 +10,7 @@ from study.exchange.importing import ImportRefused
 from study.exchange.logs import names
 from study.exchange.logs.gathering import Gathering
 from study.exchange.logs.names import OF_SETTINGS, listed, plain
-from study.exchange.readers.tables import value
+from study.exchange.readers.tables import PROJECT, value
 
 DIVERGED = ("infeasible", "diverged", "nan")
 """Statuses, in lower case, of runs that diverged."""
@@ -106,6 +106,14 @@ def _label(made: Gathering, key: str, cells: Sequence[Any]) -> None:
         cells: its value in each run; None: it has none.
     """
     values, short = len({repr(cell) for cell in cells}), plain(key)
+    if short == PROJECT:
+        some = listed(dict.fromkeys(cell for cell in cells if cell is not None), 3)
+        if values > 1:
+            made.notes[
+                f"runs of several projects or experiments ({some}) count as one workload; if each is a workload of its "
+                f"own: --map workload={key}"
+            ] = None
+        return
     of_runs = short in names.ROLES["run"] and not (short in GROUPS and values < len(cells))
     if short in names.LABELS and values > 1 and not of_runs and not names.is_of_wandb(key):
         made.described[key] = None

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from study.exchange.readers.tables import Table, measured, refuse
+from study.exchange.readers.tables import PROJECT, Table, measured, refuse
 
 STATUSES = {1: "running", 2: "scheduled", 3: "finished", 4: "failed", 5: "killed"}
 """The numbers of statuses in meta.yaml."""
@@ -52,7 +52,14 @@ def run(folder: Path, where: str) -> Table | None:
     held = meta.get("status")
     status = STATUSES[held] if held in STATUSES else str(held or "")
     name = str(meta.get("run_name") or folder.name)
+    settings = _experiment(folder.parent / "meta.yaml") | settings
     return Table(where, _joined(columns), settings | {"status": status, "run_id": folder.name}, run=name)
+
+
+def _experiment(meta: Path) -> dict[str, str]:
+    """The name of an experiment, from its `meta.yaml`; empty without one."""
+    held = yaml.safe_load(meta.read_text()) if meta.is_file() else None
+    return {PROJECT: str(held["name"])} if isinstance(held, dict) and held.get("name") else {}
 
 
 def _name(path: Path, top: Path) -> str:
@@ -83,16 +90,26 @@ def database(path: Path, where: str) -> Iterator[Table]:
     """
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as held:
-            query = "SELECT run_uuid, name, status FROM runs WHERE lifecycle_stage = 'active' ORDER BY start_time"
-            for run_id, name, status in held.execute(query).fetchall():
-                settings: dict[str, Any] = dict(
-                    held.execute("SELECT key, value FROM params WHERE run_uuid = ?", (run_id,)).fetchall()
-                )
+            columns = {row[1] for row in held.execute("PRAGMA table_info(runs)")}
+            experiment = "experiment_id" if "experiment_id" in columns else "NULL"
+            query = f"SELECT run_uuid, name, status, {experiment} FROM runs WHERE lifecycle_stage = 'active'"
+            experiments = _experiments(held)
+            for run_id, name, status, number in held.execute(f"{query} ORDER BY start_time").fetchall():
+                params = held.execute("SELECT key, value FROM params WHERE run_uuid = ?", (run_id,)).fetchall()
+                settings: dict[str, Any] = {PROJECT: experiments[number]} if number in experiments else {}
+                settings |= dict(params)
                 rows = _of_database(held, run_id)
                 settings |= {"status": str(status or "").lower(), "run_id": run_id}
                 yield Table(f"{where}, run {name or run_id}", rows, settings, run=name or run_id)
     except sqlite3.Error as error:
         raise refuse(where, f"it is no database of MLflow ({error}).") from error
+
+
+def _experiments(held: sqlite3.Connection) -> dict[int, str]:
+    """Number -> name of the experiments."""
+    if not held.execute("PRAGMA table_info(experiments)").fetchall():
+        return {}
+    return dict(held.execute("SELECT experiment_id, name FROM experiments").fetchall())
 
 
 def _of_database(held: sqlite3.Connection, run_id: str) -> pd.DataFrame:

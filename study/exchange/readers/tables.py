@@ -15,6 +15,8 @@ from study.exchange.importing import ImportRefused
 
 LIGHTNING = "hparams.yaml"
 """The file that Lightning's loggers write beside a log."""
+PROJECT = "project"
+"""The setting that names the project of W&B, or the experiment of MLflow, that a run is in."""
 NOT_FINITE = ("nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity")
 EMPTY = ("", "none", "null", "na", "n/a", "-", "<na>")
 """Cells that hold nothing, in lower case."""

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from study.exchange.importing import ImportRefused
-from study.exchange.readers.tables import Table, flat, refuse
+from study.exchange.readers.tables import PROJECT, Table, flat, refuse
 
 BETWEEN = " - "
 """Between the name of a run and of a metric. The names of runs may contain it, too."""
@@ -56,13 +56,13 @@ def offline(path: Path, where: str) -> Table:
     rows: list[dict[str, Any]] = []
     settings: dict[str, Any] = {}
     identifier = path.stem.removeprefix("run-")
-    name, status = identifier, ""
+    name, status, project = identifier, "", ""
     try:
         for data in _records(path.read_bytes()):
             record = make.FromString(data)
             kind = record.WhichOneof("record_type")
             if kind == "run":
-                name = record.run.display_name or name
+                name, project = record.run.display_name or name, record.run.project
                 settings |= _items(record.run.config.update)
             elif kind == "config":
                 settings |= _items(record.config.update)
@@ -73,6 +73,7 @@ def offline(path: Path, where: str) -> Table:
     except Exception as error:  # protobuf has errors of its own
         raise refuse(where, f"it is torn or no file of wandb ({error}).") from error
     settings = {key: value for key, value in settings.items() if not key.startswith("_")}
+    settings = ({PROJECT: project} if project else {}) | settings
     settings |= {"run_id": identifier} | ({"status": status} if status else {})
     return Table(where, pd.DataFrame(rows, dtype=object), settings, run=name)
 
