@@ -206,8 +206,10 @@ def _as_steps(
     if whole and first == 0:
         made.notes["epochs are counted from 0, so epoch 0 is taken as the end of the first epoch"] = None
         at = at + 1
-    made.facts["Steps are epochs times training examples divided by the batch size"] = None
-    return np.maximum(at * examples / sizes, (at > 0).astype(float))
+    partly = bool((examples[of_role] % sizes[of_role] > 0).any())
+    rounded = ", rounded up, as the last batch of an epoch is smaller" if partly else ""
+    made.facts[f"Steps are epochs times training examples divided by the batch size{rounded}"] = None
+    return at * np.ceil(examples / sizes)
 
 
 def _whole(found: Any) -> float:

@@ -182,3 +182,16 @@ def test_a_hyperparameter_in_another_script_keeps_its_name(tmp_path):
 def test_steps_that_begin_again_are_refused_with_the_cure(tmp_path):
     with pytest.raises(ImportRefused, match=r"steps of one run begin again at each epoch, --map step=COLUMN"):
         imported(tmp_path, rows_of("a", (10, 20, 10, 20), (0.9, 0.8, 0.7, 0.6)))
+
+
+# Training examples, batch size, epoch -> the steps; PyTorch, Keras and Hugging Face keep the smaller last batch.
+EPOCHS = {(1600, 64, 2): 50, (1600, 1024, 3): 6, (50000, 512, 10): 980, (50000, 512, 0.5): 49, (1600, 4096, 2): 2}
+
+
+@pytest.mark.parametrize("case", EPOCHS)
+def test_an_epoch_ends_with_a_smaller_batch(case, tmp_path):
+    examples, size, epoch = case
+    text = f"run,batch_size,epoch,val/loss\na,{size},{epoch},0.4\n"
+    ((study,), said) = imported(tmp_path, text, sets=[f"train_examples={examples}"])
+    assert steps_to_result.row(study)["steps_to_result"] == EPOCHS[case]
+    assert any("rounded up" in fact for fact in said.read) == bool(examples % size)
