@@ -35,6 +35,20 @@ def chosen(optimizers: Sequence[str], studies: Sequence[StudyData]) -> list[str]
     return list(found)
 
 
+def apart(mine: Sequence[StudyData], studies: Sequence[StudyData]) -> dict[str, str]:
+    """`optimizer=` without those that only other sweeps have now, if the command of these studies named them, too.
+
+    >>> study.provenance[-1]["command"] = "python -m study sweep optimizer=momentum,sgd"
+    >>> other = load_study(f"{published}/studies/mlp_digits/momentum/64")
+    >>> apart([study], [study, other]), apart([study, other], [study, other])
+    ({'optimizer': 'sgd'}, {})
+    """
+    others = {study.optimizer for study in studies} - {study.optimizer for study in mine}
+    given = list(dict.fromkeys(choice for study in mine for choice in _given(_command(study))))
+    kept = [choice for choice in given if choice not in others]
+    return {"optimizer": ",".join(kept)} if 0 < len(kept) < len(given) else {}
+
+
 def _command(study: StudyData) -> str:
     return str(study.provenance[-1].get("command") or "") if study.provenance else ""
 

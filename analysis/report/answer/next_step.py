@@ -16,7 +16,7 @@ from analysis.load import CURVE, STUDY, StudyData
 from analysis.question.stages import REFINE
 from analysis.question.until import WIDTH, Until
 from analysis.report.answer import infeasible
-from analysis.report.answer.choices import chosen
+from analysis.report.answer.choices import apart, chosen
 from analysis.report.answer.missed import Missed, missed
 from analysis.report.answer.values import USEFUL, curves, limit
 from analysis.tables.steps_to_result import is_complete
@@ -103,7 +103,8 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
     own = "optimizer" in change.overrides  # then the advice names them
     whose = f"for {_named(mine, studies)}, " if len(parts) > 1 and not own else ""
     seconds = seconds_of(mine, change.units, cost)
-    return NextStep(known, whose + change.advice, command(mine, change.overrides), seconds, change.provided)
+    continued = command(mine, {**apart(mine, studies), **change.overrides})
+    return NextStep(known, whose + change.advice, continued, seconds, change.provided)
 
 
 def _sweeps(studies: Sequence[StudyData]) -> list[list[StudyData]]:
