@@ -13,6 +13,7 @@ from analysis.tables import trials
 from study.exchange.importing import ImportRefused
 from study.exchange.logs.importing import import_log
 from study.exchange.logs.names import LABELS, OF_SETTINGS, ROLES, Asked
+from study.exchange.readers.tables import PROJECT
 
 GIVEN = sorted(TABLE_COLUMNS - {name for known in ROLES.values() for name in known} - {*ROLES, *LABELS})
 RUNS = [(run, size) for size in (8, 16, 32) for run in range(4)]
@@ -56,7 +57,7 @@ def test_a_column_whose_role_another_one_has_is_no_hyperparameter(tmp_path, role
     assert all(role not in name for study in load(tmp_path / "results") for name in study.hyperparameters)
 
 
-DESCRIBING = sorted({*LABELS} - {*ROLES["run"]})
+DESCRIBING = sorted({*LABELS} - {*ROLES["run"], PROJECT})  # of projects more is said (test_projects.py)
 
 
 @pytest.mark.parametrize("name", [*DESCRIBING, "Duration"])
