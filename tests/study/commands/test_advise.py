@@ -1,6 +1,8 @@
 """`study advise` from its command line: what a model takes, what steps take, the published digits, and refusals."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from shutil import copytree, ignore_patterns
 
@@ -168,3 +170,12 @@ def test_imported_measurements_take_entered_step_times(tmp_path, advised, says):
         assert why in says("advise", results, *arguments, status=2)
     imported, own = (advised("--step-ms", STEP_MS, results=folder) for folder in (results, tmp_path / "own"))
     assert [row["seconds"] for row in imported[0]["splits"]] == [row["seconds"] for row in own[0]["splits"]]
+
+
+@pytest.mark.slow
+def test_nothing_is_said_of_triton_at_the_end():
+    """Torch for GPUs brings it; to count bytes torch imports it, and it prints objects that are left at exit."""
+    pytest.importorskip("triton")
+    words = ["advise", str(PUBLISHED), "--optimizer", "sgd", "--gpus", "2", "--memory", "8"]
+    ended = subprocess.run([sys.executable, "-m", "study", *words], check=True, capture_output=True, text=True)
+    assert "leaked" not in ended.stdout + ended.stderr
