@@ -245,7 +245,7 @@ def test_one_report_on_several_folders(tmp_path, says):
         assert main(["sweep", f"optimizer={optimizer}", *small]) == 0
     both = [str(tmp_path / "sgd"), str(tmp_path / "momentum")]
     said = says("compare", *both, "--output", tmp_path / "both", "--json")
-    assert "neither momentum nor sgd is shown to need fewer steps" in said
+    assert "it is not known yet whether momentum or sgd needs fewer steps" in said
     steps = pd.read_csv(tmp_path / "both/tables/steps_to_result.csv")
     assert (list(steps["optimizer"]), list(steps["batch_size"])) == (["momentum"] * 2 + ["sgd"] * 2, [64, 256] * 2)
     page = (tmp_path / "both/report.html").read_text()
