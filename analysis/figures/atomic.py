@@ -17,7 +17,7 @@ def write_atomically(path: Path, data: bytes) -> Path:
     ...     write_atomically(Path(folder) / "note.txt", b"whole").read_bytes()
     b'whole'
     """
-    # The process id alone would do on one machine: two containers or machines may use the same one.
+    # The process id tells which files a killed process left; processes in two containers may have the same one.
     aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         with aside.open("wb") as file:

@@ -110,7 +110,7 @@ def _with_closure(constructor: Any) -> Any:
             step(self)
             return loss
 
-    WithClosure.step.hooked = True  # type: ignore[attr-defined]  # `with_hooks` runs the hooks, and once
+    WithClosure.step.__dict__["hooked"] = True  # as torch marks a step that runs the hooks; else it would wrap this one
     WithClosure.__name__ = constructor.__name__  # messages name the class of the user
     return WithClosure
 

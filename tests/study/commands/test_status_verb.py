@@ -72,7 +72,7 @@ MISSING = {
 @pytest.mark.parametrize("missing", MISSING)
 @pytest.mark.parametrize("gone", [0, 1], ids=["at first", "and again later"])
 def test_it_waits_for_the_first_study(folders, tmp_path, monkeypatch, capsys, missing, gone):
-    """A sweep may start later, at the same moment, or anew after its folder was removed."""
+    """The folder may be missing when the command starts, or be removed and made again while it runs."""
     folder, said = tmp_path / "later", []
     MISSING[missing](folder)
 

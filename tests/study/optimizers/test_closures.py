@@ -33,7 +33,7 @@ def curve(study):
 
 
 class ByHand(torch.optim.SGD):
-    """As those are written that follow a backward pass: nobody tells them how to make one."""
+    """For loops that call loss.backward() before step(): it takes no closure."""
 
     @torch.no_grad()
     def step(self):
@@ -43,7 +43,7 @@ class ByHand(torch.optim.SGD):
 
 
 class Ignoring(ByHand):
-    """Takes a closure, as the signature wants it, and passes over it."""
+    """Takes a closure and does not call it."""
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -92,7 +92,7 @@ class Refusing(ByHand):
     def step(self, closure=None):
         if not closure:
             return super().step()
-        raise NotImplementedError
+        raise RuntimeError("closures are not supported.")
 
 
 class Negating(ByHand):

@@ -1,4 +1,4 @@
-"""Folders that come and go while somebody reads: a sweep removes its own, and scripts remove theirs."""
+"""Reading results while a sweep, or a script, removes folders in them."""
 
 import os
 import shutil
