@@ -1,6 +1,6 @@
 """Whether a batch size is shown to need more steps than the best: by fresh seeds if all have some, else by trials."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,8 +41,7 @@ def compared(steps: pd.DataFrame, studies: Sequence[StudyData], goal: Goal | Non
     >>> {size: round(each.low, 2) for size, each in compared(steps, [], None, best=512).items() if size >= 128}
     {128: 1.1, 256: 0.89, 512: 1.0, 1024: 0.89}
     """
-    by_seeds = (steps["read_from"] == tuned.SEEDS).all()
-    found = _by_seeds(steps, best) if by_seeds else _by_trials(steps, studies, goal, best)
+    found = _by_seeds(steps, best) if tuned.reads_seeds(steps) else _by_trials(steps, studies, goal, best)
     return found | {best: Compared(1.0, KNOWN)}  # all splits of a batch size share its steps
 
 
@@ -63,11 +62,12 @@ def _by_seeds(steps: pd.DataFrame, best: int) -> dict[int, Compared]:
 
 def _by_trials(steps: pd.DataFrame, studies: Sequence[StudyData], goal: Goal | None, best: int) -> dict[int, Compared]:
     """By resamples of both S_n. An adaptive search counts with its best trial only."""
-    ends: Mapping[int, float] = dict(zip(steps["batch_size"], steps["censored_at"], strict=True))
-    known = {study.batch_size: steps_to_result.feasible_steps(study, goal) for study in studies}
-    why = {study.batch_size: _without_interval(study, known[study.batch_size]) for study in studies}
-    trials = {each.batch_size: known[each.batch_size] for each in studies}
-    trials |= {each.batch_size: np.sort(known[each.batch_size])[:1] for each in studies if not each.independent}
+    ends = dict(zip(steps["batch_size"], steps["censored_at"], strict=True))
+    trials, why = {}, {}
+    for study in studies:
+        size, taken = study.batch_size, steps_to_result.feasible_steps(study, goal)
+        trials[size] = taken if study.independent else np.sort(taken)[:1]
+        why[size] = _without_interval(study, taken)
     found = {}
     for size in trials.keys() - {best}:
         draws, _ = ratios(trials[size], trials[best], ((0, size), (0, best)), (ends[size], ends[best]))

@@ -8,7 +8,7 @@ import pandas as pd
 from analysis.advice.comparisons import ADAPTIVE, AT_ONCE, FEW_RUNS, FEW_SEEDS, FEW_TRIALS, KNOWN
 from analysis.advice.splits import HOUR, Machine, able, ranked
 from analysis.advice.step_times import StepTimes
-from analysis.estimates.tuned import SEEDS, median
+from analysis.estimates.tuned import SEEDS, median, reads_seeds
 from analysis.intervals import PART
 from analysis.labels import batch_sizes, counted, curve_text, duration, listed, number
 from analysis.load import CURVE, StudyData
@@ -73,7 +73,7 @@ def on_seeds(found: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     missed = {size: each for size, each in ends.items() if np.isinf(each).any()}
     medians = {size: median(each) for size, each in ends.items() if size not in missed}
     more = {size: steps for size, steps in medians.items() if steps >= LUCKY * fewest[size]}
-    texts, by_seeds = [], _by_seeds(found)
+    texts, by_seeds = [], reads_seeds(found)
     if missed:
         shares = listed([f"{np.isinf(each).sum()} of {len(each)}" for each in missed.values()])
         told = "a training may miss it, too" if by_seeds else "S(B) may be luck"
@@ -103,10 +103,6 @@ def _fastest(row: pd.Series) -> str:
     split = f"{curve_text(*row[CURVE])}: the fastest is batch size {split_in_words(row)}"
     spread = "fresh seeds" if row["read_from"] == SEEDS else "trials"
     return f"{split}, {each}: {_time(row)} ({high}, given the spread of {spread}), {_spent(row)}."
-
-
-def _by_seeds(found: pd.DataFrame) -> bool:
-    return bool((found["read_from"] == SEEDS).all())
 
 
 def _cheapest(fastest: pd.Series, cheapest: pd.Series) -> str:
@@ -255,7 +251,7 @@ def _on_steps(found: pd.DataFrame, studies: Sequence[StudyData]) -> Iterable[str
         yield f"Left out, because it cannot be divided evenly among these devices: {batch_sizes(uneven)}."
     if unfinished := [study.batch_size for study in studies if not steps_to_result.is_complete(study)]:
         yield f"The search at {batch_sizes(unfinished)} is not complete: it may find fewer steps."
-    missed, by_seeds = each[~each["reached"]], _by_seeds(found)
+    missed, by_seeds = each[~each["reached"]], reads_seeds(found)
     if len(missed):
         who = "At least half of the fresh seeds, or all trials, missed" if by_seeds else "No trial reached"
         yield f"{who} the goal at {batch_sizes(missed['batch_size'])}: never advised."

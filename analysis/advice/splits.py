@@ -165,7 +165,7 @@ def _splits(known: pd.DataFrame, machine: Machine) -> pd.DataFrame:
 
 def _of_curve(steps: pd.DataFrame) -> pd.DataFrame:
     """Columns shared by all splits of a batch size."""
-    by_seeds = (steps["read_from"] == tuned.SEEDS).all()
+    by_seeds = tuned.reads_seeds(steps)
     taken = steps["tuned_steps" if by_seeds else "steps_to_result"].astype("Float64").astype(float).fillna(np.inf)
     ends = {"steps_low": steps["low"], "steps_high": steps["high"]}
     if by_seeds:

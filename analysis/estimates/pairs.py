@@ -123,7 +123,7 @@ def measured(names: Mapping[str, object], steps: pd.DataFrame, limits: pd.DataFr
         frame[(frame[list(names)] == list(names.values())).all(axis=1)] for frame in (steps, limits, runs)
     )
     [bound, critical] = _critical(mine)
-    by_seeds = len(curve) and (curve["read_from"] == tuned.SEEDS).all()
+    by_seeds = len(curve) and tuned.reads_seeds(curve)
     bounds = [size for size, steps in tuned.points(curve).items() if np.isnan(steps)] if len(curve) else []
     return Measured(
         {

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates import convex
-from analysis.estimates.tuned import ENOUGH, MEDIAN, SEEDS, SPENT, points
+from analysis.estimates.tuned import ENOUGH, MEDIAN, SPENT, points, reads_seeds
 from analysis.load import CURVE
 
 FEW = (1.0, 1.0, 1.160, 1.092, 1.198, 1.135, 1.214, 1.160, 1.223, 1.176)
@@ -49,7 +49,7 @@ def shares(curve: pd.DataFrame) -> Shares:
     [0.09, 0.0, 0.16]
     """
     known = curve[np.isfinite(list(points(curve).values()))]
-    if (curve["read_from"] != SEEDS).any() or known.empty:
+    if not reads_seeds(curve) or known.empty:
         return Shares(np.nan, np.nan, np.nan)
     count = (known["seeds"] - known["missed"]).mean()
     factor = FEW[round(count) - 1] if count <= len(FEW) else MEDIAN

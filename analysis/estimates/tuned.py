@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from analysis.estimates import convex
-from analysis.intervals import bounds, cell_width, grid_error
+from analysis.intervals import bounds, cell_width, grid_error, without_grid
 from analysis.load import CURVE, GOAL, STUDY
 from analysis.tables import fits
 
@@ -91,7 +91,7 @@ def _curve(curve: pd.DataFrame, runs: Sequence[np.ndarray]) -> dict[str, Any]:
         by_seed = np.where(np.isfinite(tuned) & ~bounded, MEDIAN * seed_sd / np.sqrt(counts - missed), np.nan)
     fewest = curve["steps_to_result"].astype("float64").to_numpy()
     by_seeds = bool(counts.any() and counts[np.isfinite(fewest)].all())
-    grid = np.where(counts > 0, _of_seeds(runs, by_seed), _of_search(curve))
+    grid = np.where(counts > 0, _of_seeds(runs, seed_sd), _of_search(curve))
     points = np.where(np.isfinite(tuned), tuned, np.nan) if by_seeds else fewest
     points = np.where(bounds(curve, pd.Series(points, curve.index)), np.nan, points)
     fitted, residual_sd = _constrained(curve["batch_size"].to_numpy(dtype=float), points)
@@ -113,19 +113,14 @@ def _curve(curve: pd.DataFrame, runs: Sequence[np.ndarray]) -> dict[str, Any]:
     }
 
 
-def _of_seeds(runs: Sequence[np.ndarray], by_seed: np.ndarray) -> np.ndarray:
-    """`grid_error` of the median of each batch size's fresh seeds [M]; NaN if none met the goal.
-
-    Arguments:
-        by_seed: standard errors of the medians of log steps [M]; NaN if unknown.
-    """
+def _of_seeds(runs: Sequence[np.ndarray], seed_sd: float) -> np.ndarray:
+    """`grid_error` of the median of each batch size's fresh seeds [M]; NaN if it missed the goal, or without any."""
     middle = [each[np.argsort(each[:, 0])][(len(each) - 1) // 2 : len(each) // 2 + 1] for each in runs]
     known = [len(each) > 0 and np.isfinite(each[:, 0]).all() for each in middle]
     squares = [np.mean(cell_width(*each.T) ** 2) if met else np.nan for each, met in zip(middle, known, strict=True)]
     widths = np.sqrt(squares)
     counts = np.array([max(1, np.isfinite(each[:, 0]).sum()) for each in runs])
-    of_grid = MEDIAN * widths / np.sqrt(12 * counts)  # the grid's own share of by_seed (Sheppard's correction)
-    return grid_error(widths, np.sqrt(np.fmax(by_seed**2 - of_grid**2, 0.0)))
+    return grid_error(widths, MEDIAN / np.sqrt(counts) * without_grid(seed_sd, widths))
 
 
 def _of_search(curve: pd.DataFrame) -> np.ndarray:
@@ -199,6 +194,15 @@ def nothing_feasible(row: Mapping[str, Any]) -> bool:
     return bool(row["complete"] == 0 and row["infeasible"] > 0)
 
 
+def reads_seeds(rows: pd.DataFrame) -> bool:
+    """Whether the points of all these rows are those of fresh seeds; `rows`: with the column read_from of `table`.
+
+    >>> reads_seeds(pd.DataFrame({"read_from": [SEEDS, SEEDS]})), reads_seeds(pd.DataFrame({"read_from": [SEARCH]}))
+    (True, False)
+    """
+    return bool((rows["read_from"] == SEEDS).all())
+
+
 def points(curve: pd.DataFrame) -> dict[int, float]:
     """Batch size -> the steps that the curve is fitted to; infinite if the goal was missed, NaN if they are only an
     upper bound (`analysis.intervals.at_most`).
@@ -211,8 +215,7 @@ def points(curve: pd.DataFrame) -> dict[int, float]:
     >>> points(found[found["optimizer"] == "sgd"])[1024]
     21.0
     """
-    by_seeds = (curve["read_from"] == SEEDS).all()
-    steps = curve["tuned_steps" if by_seeds else "steps_to_result"].astype("float64").fillna(np.inf)
+    steps = curve["tuned_steps" if reads_seeds(curve) else "steps_to_result"].astype("float64").fillna(np.inf)
     steps = steps.mask(bounds(curve, steps))
     return dict(zip(curve["batch_size"].tolist(), steps.tolist(), strict=True))
 
@@ -232,7 +235,7 @@ def log_errors(curve: pd.DataFrame) -> dict[int, float]:
     >>> round(log_errors(found[found["optimizer"] == "sgd"])[1024], 3)
     0.097
     """
-    if (curve["read_from"] == SEEDS).all():
+    if reads_seeds(curve):
         high = curve["optimum_high"].fillna(curve["tuned_high"])
         of_points = np.log(high / curve["tuned_steps"])
     else:

@@ -85,7 +85,7 @@ def _critical(sizes: tuple[float, ...]) -> float:
 def _apart(curve: pd.DataFrame, smaller: int, larger: int, count: int) -> bool:
     """Whether the intervals of two batch sizes lie apart: of searches, tuning included; of fresh seeds, which leave it
     out, only with too few batch sizes for a scatter."""
-    by_seeds = (curve["read_from"] == tuned.SEEDS).all()
+    by_seeds = tuned.reads_seeds(curve)
     if by_seeds and count >= ENOUGH:
         return False
     low, high = (f"tuned_{end}" if by_seeds else end for end in ("low", "high"))

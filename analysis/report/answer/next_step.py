@@ -256,15 +256,30 @@ def _budgets(found: Sequence[Missed]) -> str:
 def _tuned_more(studies: Sequence[StudyData], why: str) -> _Change:
     """Another round of `refine`, or twice the trials of another sampler, at all batch sizes: the best of more trials is
     luckier."""
-    searches = [_search(study) for study in studies]
-    key = "added" if searches[0]["sampler"] == REFINE else "trials"
-    most = max(search[key] for search in searches)
-    value = most + 1 if key == "added" else 2 * most
+    most = _most(studies)
+    key, value = ("added", most["added"] + 1) if most["sampler"] == REFINE else ("trials", 2 * most["trials"])
+    return _raised(studies, key, value, why)
+
+
+def _raised(studies: Sequence[StudyData], key: str, value: int, why: str = "") -> _Change:
+    """More fresh seeds (`reruns`), rounds (`added`) or `trials` at all batch sizes."""
+    most = _most(studies)
+    words = {
+        "reruns": f"train each tuned configuration with {value} fresh seeds"
+        + (f" instead of {most['reruns']}" if most["reruns"] else ""),
+        "added": "tune for one more round",
+        "trials": f"search with {value} trials instead of {most['trials']}",
+    }
     units = {
         study.key: float(trainings(_search(study) | {key: value}) - trainings(_search(study))) for study in studies
     }
-    advice = "tune for one more round" if key == "added" else f"search with {value} trials instead of {most}"
-    return _Change(advice + why, {f"search.{key}": value}, units)
+    return _Change(words[key] + why, dict([override(most["sampler"], key, value)]), units)
+
+
+def _most(studies: Sequence[StudyData]) -> dict[str, Any]:
+    """The settings of the searches, with the most trials, fresh seeds and rounds of any of them."""
+    searches = [_search(study) for study in studies]
+    return searches[0] | {key: max(search[key] for search in searches) for key in ("trials", "reruns", "added")}
 
 
 def _folder(studies: Sequence[StudyData], suffix: str) -> str:
@@ -310,19 +325,8 @@ def _larger(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFr
 
 def _finer(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change:
     """What narrows the intervals most: fresh seeds or further tuning."""
-    searches = [_search(study) for study in studies]
-    most = {key: max(search[key] for search in searches) for key in ("trials", "reruns", "added")}
-    search = searches[0] | most
-    [(key, value)] = more(search, steps).items()
-    added = trainings(search | {key: value}) - trainings(search)
-    words = {
-        "reruns": f"train each tuned configuration with {value} fresh seeds"
-        + (f" instead of {search['reruns']}" if search["reruns"] else ""),
-        "added": "tune for one more round",
-        "trials": f"search with {value} trials instead of {search['trials']}",
-    }
-    units = {study.key: float(added) for study in studies}
-    return _Change(words[key], dict([override(search["sampler"], key, value)]), units)
+    [(key, value)] = more(_most(studies), steps).items()
+    return _raised(studies, key, value)
 
 
 def _search(study: StudyData) -> dict[str, Any]:

@@ -156,7 +156,7 @@ def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
         yield about("never", study, goal, text, cure, *values)
         return
     steps = row["steps_to_result"]
-    before = int(steps_to_result.outcomes(study, goal)["step_before"][row["trial"]])
+    before = row["step_before"]
     if steps_to_result.met_at_once(study, goal):
         text = "the goal was met at the first evaluation, perhaps earlier"
         cure = "have the script write its first metrics earlier" if study.is_command else "lower evaluation.first"
