@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.counting import COMPLETE, INCOMPLETE
 from analysis.estimates.tuned import half_width
-from analysis.intervals import moved_by_grid
+from analysis.intervals import fewest, moved_by_grid
 from analysis.labels import counted, listed, number
 from analysis.load import GOAL, STUDY, StudyData, folders, load_study
 from analysis.question.branches import VERIFIED, VERIFIED_FOLDER
@@ -78,7 +78,7 @@ def _arms(key: Sequence[Any], studies: Sequence[StudyData]) -> list[dict[str, An
         own = each.loc[shared]
         with np.errstate(invalid="ignore"):  # both arms missed the goal
             by_grid = sum(map(_moved, (own, first))) if each is not read[0] else 0.0  # an arm is as fast as itself
-            ratio = _paired(np.log(first["steps"].to_numpy()) - np.log(own["steps"].to_numpy()), by_grid)
+            ratio = _paired(np.log(known_steps(first)) - np.log(known_steps(own)), by_grid)
         mean, low, high = interval(own["error"].to_numpy())
         label = study.batch_schedule.label if study.batch_schedule else f"constant {study.batch_size:,}"
         phases = study.phases(shared[0])
@@ -125,6 +125,19 @@ def _of_seeds(study: StudyData) -> pd.DataFrame:
 
 def _moved(arm: pd.DataFrame) -> float:
     return moved_by_grid(arm["steps"].to_numpy(), arm["step_before"].to_numpy())
+
+
+def known_steps(arm: pd.DataFrame) -> np.ndarray:
+    """The steps of each seed [S]; NaN where they are only an upper bound.
+
+    Arguments:
+        arm: the columns steps and step_before.
+
+    >>> known_steps(pd.DataFrame({"steps": [20.0, 22.0], "step_before": [0.0, 20.0]})).tolist()
+    [nan, 22.0]
+    """
+    steps, before = arm[["steps", "step_before"]].to_numpy().T
+    return np.where(fewest(steps, before) < steps, np.nan, steps)
 
 
 def _less(own: pd.Series, first: pd.Series) -> np.ndarray:

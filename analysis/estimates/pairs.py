@@ -1,7 +1,8 @@
 """Compare pairs of curves by fresh seeds, from the strongest statement to the weakest; every row is one statement.
 
 Equal numbers are equal seeds, so steps are compared seed by seed: d is the log of the steps of b over those of a. Where
-d > 0, a needs fewer steps. Definitions: docs/methods.md.
+d > 0, a needs fewer steps. Where the first evaluation met the goal, steps are only an upper bound, and d lies somewhere
+between two ends. Definitions: docs/methods.md.
 
 Shapes: K seeds that both curves have at a batch size, n batch sizes. Steps are infinite where the goal was missed.
 """
@@ -15,7 +16,7 @@ import pandas as pd
 from scipy.special import bdtr
 
 from analysis.estimates import tuned
-from analysis.intervals import SAWTOOTH
+from analysis.intervals import SAWTOOTH, fewest
 from analysis.load import GOAL
 from analysis.tables.compare import FIXED
 
@@ -32,8 +33,8 @@ class Measured(NamedTuple):
     """One curve of a pair.
 
     Attributes:
-        seeds: batch size -> steps of the tuned configuration by number of the seed; without those batch sizes whose
-            steps are only an upper bound.
+        seeds: batch size -> by number of the seed, the ends `least` and `most` of the steps of the tuned configuration,
+            which are equal if the steps are known; without those batch sizes whose median is only an upper bound.
         residual_sd, free: scatter about the constrained curve and its degrees of freedom; NaN if unknown.
         critical: the critical batch size by McCandlish et al.; NaN unless it is inside the measured range.
         smaller_up_to: the largest critical batch size of another curve that is the smaller of the two: the
@@ -41,7 +42,7 @@ class Measured(NamedTuple):
         grid: batch size -> the standard error of log steps that the evaluation grid leaves; 0 where it is missing.
     """
 
-    seeds: Mapping[int, pd.Series]
+    seeds: Mapping[int, pd.DataFrame]
     residual_sd: float
     free: int
     critical: float
@@ -126,16 +127,26 @@ def measured(names: Mapping[str, object], steps: pd.DataFrame, limits: pd.DataFr
     by_seeds = len(curve) and tuned.reads_seeds(curve)
     bounds = [size for size, steps in tuned.points(curve).items() if np.isnan(steps)] if len(curve) else []
     return Measured(
-        {
-            int(size): part.set_index("rerun")["steps"].astype(float)
-            for size, part in again[~again["batch_size"].isin(bounds)].groupby("batch_size")
-        },
+        {int(size): ends(part) for size, part in again[~again["batch_size"].isin(bounds)].groupby("batch_size")},
         float(curve["residual_sd"].iloc[0]) if by_seeds else np.nan,
         int(curve["curve_steps"].notna().sum()) - tuned.SPENT,
         critical if bound == "=" else np.nan,
         {"<": 0.0, ">": critical}.get(bound, np.inf),
         _by_grid(curve),
     )
+
+
+def ends(runs: pd.DataFrame) -> pd.DataFrame:
+    """The least and most steps that each seed can have needed, by its number; equal where they are known.
+
+    Arguments:
+        runs: with the columns rerun and steps, and step_before if it is known, as in `Measured`.
+
+    >>> ends(pd.DataFrame({"rerun": [0, 1], "steps": [20.0, 22.0], "step_before": [0, 20]})).values.tolist()
+    [[1.0, 20.0], [22.0, 22.0]]
+    """
+    steps, before = runs.reindex(columns=["steps", "step_before"]).to_numpy(dtype=float).T
+    return pd.DataFrame({"least": fewest(steps, before), "most": steps}, index=runs["rerun"])
 
 
 def _by_grid(curve: pd.DataFrame) -> dict[int, float]:
@@ -157,7 +168,8 @@ def _of_searches(pair: pd.DataFrame) -> list[Statement]:
 def statements(a: Measured, b: Measured, confidence: float = 0.95) -> list[Statement]:
     """The statements that fresh seeds allow about two curves; none without common seeds.
 
-    >>> seeds = {size: pd.Series([100.0, 110.0, 90.0]) / size for size in (1, 2, 4)}
+    >>> steps = pd.Series([100.0, 110.0, 90.0])
+    >>> seeds = {size: pd.DataFrame({"least": steps / size, "most": steps / size}) for size in (1, 2, 4)}
     >>> half = {size: steps / 2 for size, steps in seeds.items()}
     >>> found = statements(Measured(half, np.nan, 0, np.nan), Measured(seeds, np.nan, 0, np.nan))
     >>> [(each.kind, round(each.ratio, 3)) for each in found][:2]
@@ -167,10 +179,12 @@ def statements(a: Measured, b: Measured, confidence: float = 0.95) -> list[State
     paired = {size: d for size, d in paired.items() if len(d)}
     critical = np.fmin(a.critical, b.critical)
     critical = critical if critical <= min(a.smaller_up_to, b.smaller_up_to) else np.nan
-    ranges = {ALL: list(paired), UP_TO: [size for size in paired if size <= critical]}
-    ranges[BEYOND] = [size for size in paired if size > critical]
+    middles = {size: _middle(d) for size, d in paired.items()}
+    known = [size for size, middle in middles.items() if not np.isnan(middle)]
+    ranges = {ALL: known, UP_TO: [size for size in known if size <= critical]}
+    ranges[BEYOND] = [size for size in known if size > critical]
     found = [
-        (kind, sizes, _mean(np.array([_middle(paired[size]) for size in sizes]), _grid(sizes, a, b), confidence))
+        (kind, sizes, _mean(np.array([[middles[size]] * 2 for size in sizes]), _grid(sizes, a, b), confidence))
         for kind, sizes in ranges.items()
         if len(sizes) >= FEWEST
     ]
@@ -188,19 +202,31 @@ Interval = tuple[float, float, float]
 """(value, low, high) on a log scale."""
 
 
-def _paired(a: pd.Series, b: pd.Series) -> np.ndarray:
-    """d of each seed that both have [K]; infinite if one of them missed the goal, left out if both did."""
+def _paired(a: pd.DataFrame, b: pd.DataFrame) -> np.ndarray:
+    """The ends of d for each seed that both have [K, 2]; infinite if one missed the goal, left out if both did."""
     both = a.index.intersection(b.index)
+    a, b = np.log(a.loc[both]), np.log(b.loc[both])
     with np.errstate(invalid="ignore"):
-        d = np.log(b.loc[both].to_numpy()) - np.log(a.loc[both].to_numpy())
-    return np.asarray(d[~np.isnan(d)])
+        d = np.stack([b["least"] - a["most"], b["most"] - a["least"]], axis=1)
+    return d[~np.isnan(d).any(axis=1)]
+
+
+def _known(d: np.ndarray) -> bool:
+    """Whether every d [K, 2] is known and finite, so that it has a mean and a variance."""
+    return bool(np.isfinite(d).all() and (d[:, 0] == d[:, 1]).all())
 
 
 def _middle(d: np.ndarray) -> float:
-    """The mean of d [K], or the median if a seed missed the goal; its infinite halves have no middle."""
-    if np.isfinite(d).all():
-        return float(d.mean())
-    middle = np.sort(d)[[(len(d) - 1) // 2, len(d) // 2]]
+    """The mean of d [K, 2], or the median if a seed missed the goal or is not known; its infinite halves have no
+    middle. NaN if the ends do not agree on the median."""
+    if _known(d):
+        return float(d[:, 0].mean())
+    least, most = (_median(ends) for ends in d.T)
+    return least if least == most else np.nan
+
+
+def _median(values: np.ndarray) -> float:
+    middle = np.sort(values)[[(len(values) - 1) // 2, len(values) // 2]]
     return float(middle.sum() / 2) if np.isfinite(middle).any() or middle[0] == middle[1] else 0.0
 
 
@@ -214,16 +240,17 @@ def _grid(sizes: Sequence[int], a: Measured, b: Measured) -> float:
 
 
 def _mean(d: np.ndarray, grid: float, confidence: float) -> Interval:
-    """The mean of d [n] with Student's t, or its median with the interval of a sign test if any d is infinite.
+    """The mean of d [n, 2] with Student's t, or its median with the interval of a sign test if any d is infinite or not
+    known.
 
     Arguments:
         grid: from `_grid`; d does not show it.
     """
-    if not np.isfinite(d).all():
-        low, high = sign_interval(d, confidence)
-        return _middle(d), low - grid, high + grid
-    middle = float(d.mean())
-    error = float(d.std(ddof=1) / np.sqrt(len(d))) if len(d) > 1 else np.nan
+    middle = _middle(d)
+    if not _known(d):
+        (low, _), (_, high) = (sign_interval(ends, confidence) for ends in d.T)
+        return middle, low - grid, high + grid
+    error = float(d[:, 0].std(ddof=1) / np.sqrt(len(d))) if len(d) > 1 else np.nan
     half = float(np.hypot(tuned.half_width(error, len(d) - 1, confidence), grid))
     return middle, middle - half, middle + half
 
@@ -247,14 +274,14 @@ def sign_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, 
 def _tuned(paired: Mapping[int, np.ndarray], size: int, a: Measured, b: Measured, confidence: float) -> Interval:
     """The mean of d at one batch size, with the noise of seeds, the scatter of both curves and the evaluation grid.
 
-    NaN if a seed missed the goal, or if a scatter is unknown. Student's t has the degrees of freedom of the largest
-    term.
+    NaN if a seed missed the goal or is not known, or if a scatter is unknown. Student's t has the degrees of freedom of
+    the largest term.
     """
-    finite = [d for d in paired.values() if np.isfinite(d).all() and len(d) > 1]
-    free = sum(len(d) - 1 for d in finite)
-    spread = sum(float(((d - d.mean()) ** 2).sum()) for d in finite) / free if free else np.nan
+    known = [d[:, 0] for d in paired.values() if _known(d) and len(d) > 1]
+    free = sum(len(d) - 1 for d in known)
+    spread = sum(float(((d - d.mean()) ** 2).sum()) for d in known) / free if free else np.nan
     terms = [(spread / len(paired[size]), free), (a.residual_sd**2, a.free), (b.residual_sd**2, b.free)]
-    middle = _middle(paired[size]) if np.isfinite(paired[size]).all() else np.nan
+    middle = _middle(paired[size]) if _known(paired[size]) else np.nan
     variances = [variance for variance, _ in terms]
     half = tuned.half_width(np.sqrt(sum(variances)), terms[int(np.argmax(variances))][1], confidence)
     half = np.hypot(half, _grid([size], a, b))

@@ -97,7 +97,7 @@ def table(steps: pd.DataFrame) -> pd.DataFrame:
     >>> found = table(pd.read_csv(f"{published}/tables/steps_to_result.csv"))
     >>> found[["optimizer", "seeds", "seed_sd", "seed_error", "shortfall", "luck"]].round(2)
       optimizer  seeds  seed_sd  seed_error  shortfall  luck
-    0  momentum      5     0.22        0.12       0.09  1.14
+    0  momentum      5     0.22        0.12       0.08  1.14
     1       sgd      5     0.17        0.09       0.00  1.19
     """
     rows = []

@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from analysis.estimates import convex
-from analysis.intervals import bounds, cell_width, grid_error, without_grid
+from analysis.intervals import bounds, cell_width, fewest, grid_error, without_grid
 from analysis.load import CURVE, GOAL, STUDY
 from analysis.tables import fits
 
@@ -53,10 +53,10 @@ def table(steps: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         constrained curve (`analysis.estimates.convex`; NaN if the goal was missed). Steps that are only an upper bound
         (`analysis.intervals.at_most`) have no intervals and no part in the curve, and grid_error is the standard error
         of log tuned_steps, or without fresh seeds of log steps_to_result, that the steps between evaluations leave
-        (`analysis.intervals.grid_error`; NaN if the goal was missed). Of a curve: seed_sd, the pooled standard
-        deviation of log steps over seeds; residual_sd, the scatter of the log estimates about the curve (NaN with fewer
-        than six batch sizes); read_from, the points that the curve runs through: `fresh seeds` if all batch sizes that
-        reached the goal have some, else `search`.
+        (`analysis.intervals.grid_error`; NaN if the goal was missed). Of a curve: seed_sd, the standard deviation of
+        log steps over seeds, pooled over the batch sizes where no seed's steps are such a bound; residual_sd, the
+        scatter of the log estimates about the curve (NaN with fewer than six batch sizes); read_from, the points that
+        the curve runs through: `fresh seeds` if all batch sizes that reached the goal have some, else `search`.
 
     >>> steps, runs = (pd.read_csv(f"{published}/tables/{name}.csv") for name in ("steps_to_result", "rerun_steps"))
     >>> found = table(steps, runs).set_index(["optimizer", "batch_size"]).loc[("momentum", 512)]
@@ -84,15 +84,15 @@ def _curve(curve: pd.DataFrame, runs: Sequence[np.ndarray]) -> dict[str, Any]:
     seeds = [each[:, 0] for each in runs]
     counts = np.array([len(each) for each in seeds])
     missed = np.array([int(np.isinf(each).sum()) for each in seeds])
-    tuned = np.array([median(each) for each in seeds])
+    tuned = np.array([median(*each.T) for each in runs])
     bounded = bounds(curve, pd.Series(tuned, curve.index)).to_numpy()
-    seed_sd, free = pooled([each for each, bound in zip(seeds, bounded, strict=True) if not bound])
+    seed_sd, free = pooled([each[:, 0] for each in runs if np.array_equal(fewest(*each.T), each[:, 0])])
     with np.errstate(divide="ignore", invalid="ignore"):
         by_seed = np.where(np.isfinite(tuned) & ~bounded, MEDIAN * seed_sd / np.sqrt(counts - missed), np.nan)
-    fewest = curve["steps_to_result"].astype("float64").to_numpy()
-    by_seeds = bool(counts.any() and counts[np.isfinite(fewest)].all())
+    of_search = curve["steps_to_result"].astype("float64").to_numpy()
+    by_seeds = bool(counts.any() and counts[np.isfinite(of_search)].all())
     grid = np.where(counts > 0, _of_seeds(runs, seed_sd), _of_search(curve))
-    points = np.where(np.isfinite(tuned), tuned, np.nan) if by_seeds else fewest
+    points = np.where(np.isfinite(tuned), tuned, np.nan) if by_seeds else of_search
     points = np.where(bounds(curve, pd.Series(points, curve.index)), np.nan, points)
     fitted, residual_sd = _constrained(curve["batch_size"].to_numpy(dtype=float), points)
     own = np.hypot(half_width(by_seed, free), half_width(grid, NORMAL))
@@ -104,7 +104,7 @@ def _curve(curve: pd.DataFrame, runs: Sequence[np.ndarray]) -> dict[str, Any]:
         "tuned_steps": tuned,
         **dict(zip(("tuned_low", "tuned_high"), _around(tuned, own), strict=True)),
         **dict(zip(("optimum_low", "optimum_high"), _around(np.where(bounded, np.nan, tuned), optimum), strict=True)),
-        "luck": np.where(np.isfinite(tuned), tuned / fewest, np.nan),
+        "luck": np.where(np.isfinite(tuned), tuned / of_search, np.nan),
         "seed_sd": seed_sd,
         "residual_sd": residual_sd,
         "grid_error": grid,
@@ -129,16 +129,26 @@ def _of_search(curve: pd.DataFrame) -> np.ndarray:
     return grid_error(np.where(np.isnan(steps), np.nan, cell_width(steps, before)), 0.0)
 
 
-def median(steps: np.ndarray) -> float:
+def median(steps: np.ndarray, before: np.ndarray | float = np.nan) -> float:
     """The median of steps [K] on a log scale: infinite if half or more missed the goal, NaN without any.
+
+    Of an even number, the lower median if that is only an upper bound: it bounds a median, where a mean of both would
+    pass for a known one.
+
+    Arguments:
+        before: the last measured step before each; 0 if the steps are only an upper bound, NaN if it is unknown.
 
     >>> median(np.array([100.0, 400.0])), median(np.array([100.0, 100.0, np.inf, np.inf]))
     (200.0, inf)
+    >>> median(np.array([20.0, 80.0]), np.array([0.0, 70.0]))
+    20.0
     """
     if not len(steps):
         return np.nan
-    middle = np.sort(steps)[[(len(steps) - 1) // 2, len(steps) // 2]]
-    return float(np.sqrt(middle[0] * middle[1]))
+    middle = np.argsort(steps)[[(len(steps) - 1) // 2, len(steps) // 2]]
+    if fewest(steps, before)[middle[0]] < steps[middle[0]]:
+        return float(steps[middle[0]])
+    return float(np.sqrt(steps[middle].prod()))
 
 
 def pooled(seeds: Sequence[np.ndarray]) -> tuple[float, int]:

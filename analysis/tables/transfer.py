@@ -169,16 +169,29 @@ def _row(moved: pd.DataFrame, tuned: pd.DataFrame | None) -> dict[str, Any]:
     }
     if 2 * row["tuned_missed"] >= len(reference):  # a ratio to a missed goal is meaningless
         return row
+    return row | lost(*(each.loc[both].reindex(columns=["steps", "step_before"]) for each in (moved, tuned)))
+
+
+def lost(moved: pd.DataFrame, tuned: pd.DataFrame) -> dict[str, float]:
+    """The steps of a transfer over the tuned ones, seed by seed: the median, with its interval.
+
+    An upper bound of either opens the interval to the fewest steps that it can stand for.
+
+    Arguments:
+        moved, tuned: the columns steps and step_before of the same seeds, from `steps`.
+
+    >>> moved = pd.DataFrame({"steps": [60.0] * 6, "step_before": 59.0})
+    >>> lost(moved, pd.DataFrame({"steps": [30.0] * 6, "step_before": 29.0}))
+    {'steps_lost': 2.0, 'lost_low': 2.0, 'lost_high': 2.0}
+    """
+    ours, theirs = (each.to_numpy(dtype=float).T for each in (moved, tuned))
     with np.errstate(invalid="ignore"):
-        ratios = moved.loc[both, "steps"].to_numpy(dtype=float) / reference
-    ratios[np.isnan(ratios)] = np.inf  # both missed the goal: the transfer gets no credit
-    lost = _median(ratios, "steps_lost", "lost_low", "lost_high")
-    within = np.exp(sum(_moved_by_grid(each.loc[both]) for each in (moved, tuned)))
-    return row | lost | {"lost_low": lost["lost_low"] / within, "lost_high": lost["lost_high"] * within}
-
-
-def _moved_by_grid(runs: pd.DataFrame) -> float:
-    return intervals.moved_by_grid(*runs.reindex(columns=["steps", "step_before"]).to_numpy(dtype=float).T)
+        ratios = ours[0] / theirs[0], intervals.fewest(*ours) / theirs[0], ours[0] / intervals.fewest(*theirs)
+    # If both missed the goal, the transfer gets no credit.
+    found, least, most = (np.where(np.isnan(each), np.inf, each) for each in ratios)
+    within = np.exp(intervals.moved_by_grid(*ours) + intervals.moved_by_grid(*theirs))
+    low, high = intervals.interval(least, 1)[0] / within, intervals.interval(most, 1)[1] * within
+    return {"steps_lost": float(intervals.median_best_of(found, 1)), "lost_low": low, "lost_high": high}
 
 
 def _median(values: np.ndarray, *names: str) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from analysis.estimates import limits, pairs, tuned
@@ -21,3 +22,8 @@ def estimated(studies, goals=(None,), by="optimizer", base=None) -> Estimated:
     steps = tuned.table(steps_to_result.table(searches, goals=goals), runs)
     found = limits.table(scaling.table(searches, goals, base), steps, base)
     return Estimated(steps, found, pairs.table(compare.table(searches, goals, by), steps, found, runs, by))
+
+
+def ends(steps, before=np.nan):
+    """The ends of the steps of some seeds; `before`: the last measured step before, 0 if steps are an upper bound."""
+    return pairs.ends(pd.DataFrame({"rerun": range(len(steps)), "steps": steps, "step_before": before}))

@@ -1,7 +1,5 @@
 """The constrained curve against a general solver, and the limits of planted curves with and without noise."""
 
-import time
-
 import numpy as np
 import pytest
 from helpers.fused import seldom
@@ -117,9 +115,10 @@ def covered(name, curves):
     return hits / curves
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hyperbola", "p=4"])
 def test_intervals_hold_the_limits(name):
-    assert covered(name, 6).min() >= 0.5
+    assert covered(name, 20).min() >= 0.6
 
 
 @pytest.mark.parametrize("name", seldom(PLANTED))
@@ -127,14 +126,14 @@ def test_how_often_intervals_hold_the_limits(name):
     assert covered(name, 200).min() >= 0.85  # weakest at sharp bends
 
 
-def test_refits_are_seeded_by_content_and_fast():
-    log_steps, errors = np.log(shoulder(2)), np.full(11, 0.1)
-    start = time.perf_counter()
-    one, other = (convex.refits(LOG_SIZES, log_steps, errors) for _ in range(2))
-    assert time.perf_counter() - start < 2
-    assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
-    shifted, _ = convex.refits(LOG_SIZES, log_steps + 0.01, errors)
-    assert not np.allclose(shifted - 0.01, one[0])
+def test_intervals_move_with_the_data_alone():
+    """Random numbers that differ from one data set to the next would move the ends by up to a tenth."""
+    log_steps, errors = np.log(shoulder(2)), dict.fromkeys(SIZES, 0.1)
+    levels = [0.0, 1e-6, -2e-6]
+    found = [convex.limits(dict(zip(SIZES, np.exp(log_steps + level), strict=True)), errors) for level in levels]
+    for name in found[0]:
+        ends = np.array([(each[name].low, each[name].value, each[name].high) for each in found])
+        assert ends == pytest.approx(np.broadcast_to(ends[0], ends.shape), rel=1e-4)
 
 
 @pytest.mark.parametrize("last", [8, 64, 128, 512, 4096])  # exp(log(B)) is not B for these

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from analysis import intervals
-from analysis.estimates import tuned
+from analysis.estimates import pairs, tuned
 from analysis.estimates.pairs import ALL, CONFIGURATIONS, ONE, Measured, statements
 from analysis.tables import transfer
 from analysis.tables.compare import speed_up
@@ -46,7 +46,7 @@ def curve(steps, noise, generator, aligned=True):
     runs = runs_of(steps, noise, generator, aligned)
     fewest = runs.groupby("batch_size")["steps"].min().astype("Int64")
     table = tuned.table(fewest.rename("steps_to_result").reset_index().assign(**NAMES), runs)
-    seeds = {int(size): part.set_index("rerun")["steps"] for size, part in runs.groupby("batch_size")}
+    seeds = {int(size): pairs.ends(part) for size, part in runs.groupby("batch_size")}
     errors = dict(zip(table["batch_size"], table["grid_error"], strict=True))
     return Measured(seeds, table["residual_sd"].iloc[0], 2, np.nan, grid=errors)
 

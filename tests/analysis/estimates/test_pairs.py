@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.estimated import ends
 from scipy import stats
 
 from analysis.estimates import pairs, verdicts
@@ -17,8 +18,7 @@ def each(sizes, steps):
 
 
 def measured(steps, residual=NAN, free=2, critical=NAN):
-    seeds = {size: pd.Series(np.asarray(taken, dtype=float)) for size, taken in steps.items()}
-    return Measured(seeds, residual, free, critical)
+    return Measured({size: ends(taken) for size, taken in steps.items()}, residual, free, critical)
 
 
 def of(found, kind):

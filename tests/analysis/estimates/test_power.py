@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.estimated import ends
 from helpers.fused import partly
 
 from analysis.estimates import pairs, power, split, tuned
@@ -18,7 +19,7 @@ def shown(noise, seeds, batch_sizes, factor, sweeps=100):
         for times in (1.0, factor):
             level = draws.normal(scale=noise.tuning, size=(batch_sizes, 1))
             logs = level + draws.normal(scale=noise.seeds, size=(batch_sizes, seeds))
-            steps = {8 * 2**size: pd.Series(times * np.exp(logs[size])) for size in range(batch_sizes)}
+            steps = {8 * 2**size: ends(times * np.exp(each)) for size, each in enumerate(logs)}
             two.append(pairs.Measured(steps, np.nan, 0, np.nan))
         [whole] = [each for each in pairs.statements(*two) if each.kind == pairs.ALL]
         found += whole.shown

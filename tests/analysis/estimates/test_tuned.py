@@ -277,6 +277,7 @@ def test_steps_that_are_only_an_upper_bound_take_no_part_in_a_split_or_in_the_wi
     rows = [{**NAMES, "batch_size": size, "rerun": n, "steps": s} for size in sizes for n, s in enumerate(seeds[size])]
     steps = pd.DataFrame({**NAMES, "batch_size": sizes, "steps_to_result": [640 // size for size in sizes]})
     runs, firsts = pd.DataFrame(rows), [1] * 7 + [100]  # at batch size 128 the goal was met at the first evaluation
+    runs["step_before"] = runs["steps"].where(runs["batch_size"] < 128, 0.0)
     found = tuned.table(steps.assign(first_evaluation=firsts), runs)
     without = tuned.table(steps[:7], runs[runs["batch_size"] < 128])
     assert found[["optimum_low", "optimum_high"]].iloc[-1].isna().all()
