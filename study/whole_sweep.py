@@ -218,7 +218,8 @@ def train_searches(
     for warn_of in (warn.of_devices, warn.of_changes, warn.of_precision):
         warn_of(jobs, console)
     with SweepProgress(console) as progress, imported_aside(LATER) as begin_import:
-        told = _Told(Guarded([progress, *observers], partial(console.print, style="yellow", markup=False)), workers)
+        guarded = Guarded([progress, *observers], partial(console.print, style="yellow", markup=False))
+        told = _Told(guarded, workers, console)
         told.begin(command, [each.job for each in waiting], [work.study for work in left])
         pools = _Pools(unfit, waits)
         lines = [_line(each, command, progress, pools) for each in waiting]
@@ -235,10 +236,10 @@ def _show_notes(workers: Workers, console: Console) -> None:
 
 
 class _Told:
-    """Tells observers what `run_all` says."""
+    """Tells observers what `run_all` says, and shows the notes of the workers."""
 
-    def __init__(self, observers: Observer, workers: Workers) -> None:
-        self._observers, self._workers = observers, workers
+    def __init__(self, observers: Observer, workers: Workers, console: Console) -> None:
+        self._observers, self._workers, self._console = observers, workers, console
 
     def begin(self, command: str, jobs: Sequence[Job], left: Sequence[Study]) -> None:
         folders = {(job.study.name, job.study.series, job.study.batch_size): job.results for job in jobs}
@@ -251,6 +252,7 @@ class _Told:
 
     def tick(self, search: SearchRun, steps: Mapping[int, int]) -> None:
         self._observers.tick(self._search(search.study, search.results), steps)
+        _show_notes(self._workers, self._console)
 
     def _search(self, study: Study, results: Path) -> Search:
         return search_of(study, results, self._workers.cost_of(study).trial(study))

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -33,10 +33,20 @@ if TYPE_CHECKING:
 
 LOOK = 2.0
 """Seconds between two looks for step limits that trials of other processes lower."""
+REPLACED = 3
+"""The number of dead workers that a pool replaces: a trial that ends its worker each time must end the sweep."""
 
 
 class WorkerError(Failed):
     """A worker process failed; the message holds its last error."""
+
+
+class WorkerDied(WorkerError):
+    """A worker process ended without an error of its own, such as by a signal; `reason` says how."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}. Finished trials are kept, and the same command continues.")
+        self.reason = reason
 
 
 class TrialTooLarge(Failed):
@@ -69,6 +79,8 @@ class Workers:
         """Messages for the user that nothing has shown yet."""
         self._not_recorded: dict[str, set[int]] = {}
         """`curve` of studies that cannot be recorded -> the places in the pool of the workers that tried."""
+        self._deaths = 0
+        """Number of workers that died and were replaced."""
         self._import_path, self._data = import_path, data or {}
         self._pipes: list[Connection] = []
         self._followers: list[Connection] = []
@@ -104,9 +116,18 @@ class Workers:
         self._send(pipe, (setting, rank))
         return pipe
 
-    def _started_again(self, pipe: Connection, study: Study, reason: str) -> Connection:
-        """Start another process in the place of a worker that could not record an update of a study; such updates are
-        not recorded any more. Returns the parent's end of the pipe to it. Teams record nothing, so it has one rank.
+    def _replaced(self, pipe: Connection) -> Connection:
+        """Start another process in the place of a worker of one process; returns the parent's end of the pipe to it."""
+        number, process = self._pipes.index(pipe), self._processes.pop(pipe)
+        process.kill()
+        process.join()
+        pipe.close()
+        self._pipes[number] = self._start(number, None)
+        return self._pipes[number]
+
+    def _not_recording(self, pipe: Connection, study: Study, reason: str) -> Connection:
+        """Replace a worker that could not record an update of a study; such updates are not recorded any more. Teams
+        record nothing. Returns the parent's end of the pipe to the other process.
 
         Raises:
             WorkerError: the worker was not to record that update.
@@ -121,12 +142,22 @@ class Workers:
                 "loss and the errors."
             )
         tried.add(number)
-        process = self._processes.pop(pipe)
-        process.kill()
-        process.join()
-        pipe.close()
-        self._pipes[number] = self._start(number, None)
-        return self._pipes[number]
+        return self._replaced(pipe)
+
+    def _replaced_dead(self, pipe: Connection, death: WorkerDied) -> Connection:
+        """Replace a worker that died while it trained. Returns the parent's end of the pipe to the other process.
+
+        Raises:
+            WorkerDied: too many have died, or it is one process of a team.
+        """
+        if self._deaths == REPLACED or self.placement.devices not in (None, 1):
+            raise death
+        self._deaths += 1
+        self.notes.append(
+            f"{death.reason[0].upper()}{death.reason[1:]}. Another process takes its place and continues its trials. A "
+            f"sweep replaces {REPLACED} dead workers; this was number {self._deaths}."
+        )
+        return self._replaced(pipe)
 
     def _may_record(self, study: Study) -> bool:
         return curve(study) not in self._not_recorded
@@ -153,7 +184,7 @@ class Workers:
         the other workers train them.
 
         Raises:
-            WorkerError: a worker failed.
+            WorkerError: a worker failed, or more than REPLACED workers died.
         """
         dispatch, told = Dispatch(supply, self._pipes, self._room), time.monotonic()
         while True:
@@ -218,7 +249,9 @@ class Workers:
             if dispatch.too_large(pipe, message.reason):
                 del self.too_small[queue]
         elif isinstance(message, messages.NotRecorded):
-            dispatch.replaced(pipe, self._started_again(pipe, queue.study, message.reason))
+            dispatch.replaced(pipe, self._not_recording(pipe, queue.study, message.reason))
+        elif isinstance(message, WorkerDied):
+            dispatch.replaced(pipe, self._replaced_dead(pipe, message))
         elif isinstance(message, messages.Checkpoint):
             queue.checkpoints[message.index] = message.content
         elif isinstance(message, messages.Reached):
@@ -274,7 +307,7 @@ class Workers:
                     self._costs[_key(study)] = found[number] = message.cost
                     self._by_size.setdefault(curve(study), {})[study.batch_size] = message.cost
                 elif isinstance(message, messages.NotRecorded):
-                    self._started_again(pipe, study, message.reason)
+                    self._not_recording(pipe, study, message.reason)
                     todo.insert(0, (number, able))
                 elif others:
                     todo.append((number, others))
@@ -304,12 +337,15 @@ class Workers:
         return [pipe for pipe in pipes if pipe in ready]
 
     def _receive(self, pipe: Connection) -> Any:
-        with self._alive(pipe):
+        """The next message of a worker. Raises WorkerError if it failed or died, even in the middle of a message."""
+        try:
             message = pipe.recv()
+        except (EOFError, OSError) as error:
+            raise self._died(pipe) from error
         if isinstance(message, messages.Crashed):
-            for other, process in self._processes.items():
-                process.join(timeout=0.5 if self._followers and other is not pipe else 0)
-                if process.exitcode:  # a process that died caused the reported error
+            for other, process in self._processes.items() if self._followers else ():
+                process.join(timeout=0 if other is pipe else 0.5)
+                if process.exitcode:  # a rank that died caused the reported error
                     raise self._died(other)
             raise WorkerError(self._cause(message).error)
         return message
@@ -325,22 +361,14 @@ class Workers:
         return crash
 
     def _send(self, pipe: Connection, message: object) -> None:
-        """Send a message to a worker. Raises WorkerError if it died."""
-        with self._alive(pipe):
+        """Send a message to a worker. If it died, `_receive` says so, after what it sent before."""
+        with suppress(ConnectionError):
             pipe.send(message)
 
-    @contextmanager
-    def _alive(self, pipe: Connection) -> Iterator[None]:
-        """Raise WorkerError if the worker turns out to be dead while this block uses its pipe."""
-        try:
-            yield
-        except (EOFError, ConnectionError) as error:
-            raise self._died(pipe) from error
-
-    def _died(self, pipe: Connection) -> WorkerError:
+    def _died(self, pipe: Connection) -> WorkerDied:
         process = self._processes[pipe]
         process.join(timeout=5)
-        return WorkerError(f"{death(process.exitcode)}. Finished trials are kept, and the same command continues.")
+        return WorkerDied(death(process.exitcode))
 
 
 def death(code: int | None) -> str:

@@ -314,7 +314,8 @@ class _Worker:
         setting, workload = self._setting, cast(Any, build(order.study.workload))
         assert order.folder is not None
         variables = environment(setting.variables, setting.placement, setting.number)
-        place = Place(order.folder, variables, setting.placement.timeout)
+        assert self.pipe is not None  # commands have no teams
+        place = Place(order.folder, variables, setting.placement.timeout, self.pipe.fileno())
         for curve in train(order.study, workload, parent, place):
             parent.report(messages.Finished(curve))
 

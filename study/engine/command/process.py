@@ -31,16 +31,24 @@ class Process:
 
     Arguments:
         output: the file that gets what the command prints.
+        held: file descriptor of a pipe that stays open until the guard has ended, also if this process is killed: the
+            process at its other end then knows that the command writes no more.
 
     Raises:
         Failed: it cannot be started.
     """
 
-    def __init__(self, words: Sequence[str], output: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, words: Sequence[str], output: Path, environment: Mapping[str, str], held: int | None = None
+    ) -> None:
         self.words, self.output = words, output
         mark = f"{MARK}_{secrets.token_hex(8)}"
         self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", GUARD, mark], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0
+            ["/bin/sh", "-c", GUARD, mark],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+            pass_fds=() if held is None else (held,),
         )
         try:
             with output.open("ab") as file:

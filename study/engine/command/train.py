@@ -46,11 +46,14 @@ class Place:
         folder: of the search; each trial has a folder in it.
         environment: the variables of the commands.
         timeout: seconds without a new line of metrics after which a command counts as failed; None: no limit.
+        pipe: file descriptor of the pipe to the parent. It stays open until the command has ended, even if this process
+            is killed: only then may the parent give the trial, and so its files, to another process.
     """
 
     folder: Path
     environment: Mapping[str, str]
     timeout: float | None = None
+    pipe: int | None = None
 
     def of(self, trial: Trial) -> Path:
         """The folder of a trial."""
@@ -110,7 +113,8 @@ class _Run:
         self._read(earlier=True)  # the lines of an interrupted trial, before the script can overwrite them
         with ExitStack() as ends:
             ends.callback(progress.write, self.log, ended=True)
-            process = ends.enter_context(Process(self.words, self.folder / OUTPUT, self.place.environment))
+            output, place = self.folder / OUTPUT, self.place
+            process = ends.enter_context(Process(self.words, output, place.environment, place.pipe))
             while True:
                 status = process.poll()  # first: what it wrote before it ended is read
                 if self._read(ended=status == 0):
@@ -124,9 +128,9 @@ class _Run:
                 time.sleep(POLL)
             if ended_by and status is None:
                 status = process.stop()
-            output = process.last_output()
+            last = process.last_output()
         assert status is not None
-        ended = {"status": status, "stopped": ended_by or "", "output": output}
+        ended = {"status": status, "stopped": ended_by or "", "output": last}
         return self._curve(ended, progress.seconds)
 
     def _read(self, ended: bool = False, earlier: bool = False) -> bool:

@@ -17,18 +17,6 @@ from study.workers.start import one_thread_environment
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_is_reported_and_the_same_command_continues(tmp_path: Path, swept_once) -> None:
-    process = started(tmp_path)
-    os.kill(min(workers(process.pid)), signal.SIGKILL)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "a worker process died (exit code -9)" in said
-    assert "Traceback" not in said
-    assert main([*SWEEP, f"results={tmp_path}"]) == 0
-    assert tables(tmp_path) == tables(swept_once(*SWEEP))
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
 def test_workers_die_with_their_parent_and_the_same_command_continues(tmp_path: Path, swept_once) -> None:
     process = started(tmp_path)

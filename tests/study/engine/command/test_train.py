@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -185,7 +186,7 @@ DIES = """
 import os, signal, sys, time
 from pathlib import Path
 from study.engine.command.process import Process
-process = Process(["sh", "-c", sys.argv[1] + " sleep 60"], Path(sys.argv[2]), dict(os.environ))
+process = Process(["sh", "-c", sys.argv[1] + " sleep 60"], Path(sys.argv[2]), dict(os.environ), int(sys.argv[3]))
 while not process.last_output().isdigit():
     time.sleep(0.01)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -198,12 +199,27 @@ def test_what_a_command_started_ends_with_it(tmp_path, started, worker):
     started = started if started.endswith("&") else f"{started};"
     output = tmp_path / "output"
     if worker == "dies":
-        subprocess.run([sys.executable, "-c", DIES, started, str(output)], check=False)
+        subprocess.run([sys.executable, "-c", DIES, started, str(output), "2"], check=False)
     else:
         with process.Process(["sh", "-c", f"{started} sleep 0.3"], output, dict(os.environ)) as command:
             wait_until(lambda: command.poll() is not None)
             assert alive({int(command.last_output())})
     wait_until(lambda: not alive({int(output.read_text())}))
+
+
+def test_the_parent_hears_of_the_death_of_a_worker_when_its_command_writes_no_more(tmp_path):
+    """Then another worker may train the trial, in the same files."""
+    output, metrics = tmp_path / "output", tmp_path / "metrics"
+    heard, held = os.pipe()
+    writes = f"(while :; do echo line >> '{metrics}'; done) & until [ -s '{metrics}' ]; do :; done; echo 1;"
+    words = [sys.executable, "-c", DIES, writes, str(output), str(held)]
+    subprocess.run(words, check=False, pass_fds=[held])
+    os.close(held)
+    assert os.read(heard, 1) == b""
+    os.close(heard)
+    written = metrics.stat().st_size
+    time.sleep(0.2)
+    assert metrics.stat().st_size == written
 
 
 def test_the_end_of_a_long_output_is_kept(tmp_path):
