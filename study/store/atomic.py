@@ -4,7 +4,7 @@ import errno
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from study.errors import Failed, Refused, unwritable
@@ -66,6 +66,19 @@ def link(aside: Path, path: Path) -> bool:
             return False
         os.replace(aside, path)
     return True
+
+
+def settle(folder: Path) -> None:
+    """Flush the names in a folder to disk. Call it before removing the files that new ones in the folder replace.
+
+    On a file system that does not write both in order, a power cut could undo the renaming and keep the removal.
+    """
+    with suppress(OSError):  # some file systems have no such operation
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def beside(path: Path) -> Path:

@@ -301,6 +301,7 @@ def gather(folder: Path) -> None:
         compact(folder)
         gathered = {**read(folder / "study.json"), "provenance": runs(folder)}
         atomic.replace(folder / "study.json", partial(_write_json, gathered))
+        atomic.settle(folder)
         for name in ("runs", "checkpoints"):  # checkpoints left over: the complete search does not need their trials
             shutil.rmtree(folder / name, ignore_errors=True)
         left = [path for part in (folder, folder / "trials") for path in part.glob(".*") if path.is_file()]
@@ -325,7 +326,10 @@ def save(folder: Path, curve: Curve, replaces: bool = False) -> bool:
     path = folder / "trials" / f"{curve.trial.index:06d}.parquet"
     put = atomic.replace if replaces else atomic.create
     kept = put(path, partial(write_curves, [curve])) is not False
-    del Checkpoints(folder)[curve.trial.index]
+    checkpoints = Checkpoints(folder)
+    if curve.trial.index in checkpoints:
+        atomic.settle(path.parent)
+        del checkpoints[curve.trial.index]
     return kept
 
 
@@ -338,6 +342,7 @@ def compact(folder: Path) -> None:
     if not curves or not any((folder / "trials").glob("*.parquet")):
         return
     atomic.replace(folder / COMPACTED, partial(write_curves, curves))
+    atomic.settle(folder)
     for curve in curves:
         path = folder / "trials" / f"{curve.trial.index:06d}.parquet"
         with atomic.writing(path):
