@@ -58,11 +58,15 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame, base: float = 0.0) -> l
 
 
 def _only(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
-    if reached.empty and np.isnan([*tuned.points(curve).values()]).any():
+    early = [size for size, steps in tuned.points(curve).items() if np.isnan(steps)]
+    if reached.empty and early:
         return "the goal was met at the first evaluation, perhaps earlier, so the steps are only upper bounds"
     if reached.empty:
         return "no batch size reached the goal"
     [(size, steps)] = tuned.points(reached).items()
+    if early:
+        first = f"at {listed(early)} at the first evaluation, perhaps earlier"
+        return f"reached at batch size {size:,} in {number(steps)} steps, and {first}"
     return f"reached at batch size {size:,} alone, in {number(steps)} steps"
 
 

@@ -50,11 +50,19 @@ def test_what_is_said_of_searches(results, ends, base, words):
     assert [each for each in words if each not in text] == [], text
 
 
-def test_a_batch_size_that_met_the_goal_at_once_is_not_said_to_have_missed_it(results):
-    ends = {1: [1600] * 4, 2: [800] * 4, 4: [400] * 4, 8: [40] * 4}
-    text = " ".join(said(results(ends, evaluation=Evaluation(0.02))))
-    assert "within 20%) up to the largest batch size with known steps, 4" in text
-    assert "The maximum useful batch size is at least 4, the largest with known steps" in text
+AT_ONCE = [
+    ({1: 1600, 2: 800, 4: 400, 8: 40}, "within 20%) up to the largest batch size with known steps, 4"),
+    ({1: 1600, 2: 800, 4: 400, 8: 40}, "The maximum useful batch size is at least 4, the largest with known steps"),
+    ({1: 1600, 2: 40}, ": reached at batch size 1 in 1,600 steps, and at 2 at the first evaluation, perhaps earlier."),
+    ({1: 40, 2: 800, 4: 40, 8: None}, "at batch size 2 in 800 steps, and at 1 and 4 at the first evaluation, perhaps"),
+    ({1: 40, 2: 40}, ": the goal was met at the first evaluation, perhaps earlier, so the steps are only upper bounds"),
+]
+
+
+@pytest.mark.parametrize(("ends", "words"), AT_ONCE)
+def test_a_batch_size_that_met_the_goal_at_once_is_not_said_to_have_missed_it(results, ends, words):
+    found = results({size: [end] * 4 for size, end in ends.items()}, evaluation=Evaluation(0.02))
+    assert words in " ".join(said(found))
 
 
 def test_the_critical_batch_size_comes_first(results):
