@@ -297,6 +297,11 @@ def check_metrics(study: Study, workload: Workload, samples: Iterable[tuple[Any,
                 f"{study.name}'s metrics[{name!r}] must be a function of (outputs, targets) or have update, compute "
                 f"and reset, but got a {type(metric).__name__}."
             )
+        if getattr(metric, "higher_is_better", False):  # as torchmetrics says
+            raise UsageError(
+                f"{study.name}'s metrics[{name!r}] must be lower when better, but a {type(metric).__name__} is better "
+                "when it is higher; measure 1 - metric, which torchmetrics takes as a metric, too."
+            )
         for number, (outputs, targets) in enumerate(held):
             try:
                 with warnings.catch_warnings():

@@ -189,6 +189,11 @@ def wrong(outputs, targets):
     return (outputs.argmax(-1) != targets).float()
 
 
+def accuracy(higher_is_better):
+    """A metric that says, as those of torchmetrics do, whether more is better."""
+    return {"m": type("Accuracy", (MeanLoss,), {"higher_is_better": higher_is_better})()}
+
+
 FUNCTIONS = {
     "ranks": ({"errors": {"rank": ranks}}, r"tiny's errors\['rank'\] .* use `metrics = "),
     "share of errors": ({"errors": {"share": lambda o, t: wrong(o, t).mean().expand(len(t))}}, "`metrics = "),
@@ -207,6 +212,9 @@ FUNCTIONS = {
     "metric per example": ({"metrics": {"m": wrong}}, r"tiny's metrics\['m'\] must return one number"),
     "text": ({"metrics": {"m": lambda o, t: "good"}}, "must return one number for all examples, but got a str"),
     "infinite metric": ({"metrics": {"m": lambda o, t: np.inf}}, "is inf before training"),
+    "better when higher": ({"metrics": accuracy(True)}, "be lower when better, but a.* is .* measure 1 - metric"),
+    "better when lower": ({"metrics": accuracy(False)}, None),
+    "better in a way that it does not say": ({"metrics": accuracy(None)}, None),
     "no function": ({"metrics": {"m": 0.5}}, "must be a function of .* or have update, compute and reset"),
     "failing metric": ({"metrics": {"m": lambda o, t: o.nope}}, r"metrics\['m'\] cannot be computed.*'nope' \(.*line"),
 }
