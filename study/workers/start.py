@@ -26,6 +26,8 @@ _ENVIRONMENT = {
 }
 _HUGE_PAGES = "glibc.malloc.hugetlb=1"
 """Requests huge pages, where the system offers them: a ResNet-8 step takes 5 to 30 % less time (docs/speed.md)."""
+_FREED = "ignore:resource_tracker"
+"""Lets Python's tracker free without a word the semaphores of libraries in workers that are killed, such as tqdm's."""
 _FORKS = sys.platform == "linux"
 """Elsewhere each worker imports for itself: Apple's libraries do not survive a fork."""
 SERVER_DIED = 255
@@ -79,9 +81,11 @@ def _begin(pipe: Connection, variables: Mapping[str, str]) -> None:
 
 @contextmanager
 def one_thread_environment() -> Iterator[None]:
-    """Give processes started in this block one thread each, and memory settings that glibc reads at their start."""
+    """Give processes started in this block one thread each, and settings that glibc and Python read at their start."""
     tunables = [*filter(None, [os.environ.get("GLIBC_TUNABLES")]), _HUGE_PAGES]
-    with environment(_ENVIRONMENT | {"GLIBC_TUNABLES": ":".join(tunables)} | shadowing.environment()):
+    ignored = [*filter(None, [os.environ.get("PYTHONWARNINGS")]), _FREED]
+    joined = {"GLIBC_TUNABLES": ":".join(tunables), "PYTHONWARNINGS": ",".join(ignored)}
+    with environment(_ENVIRONMENT | joined | shadowing.environment()):
         yield
 
 

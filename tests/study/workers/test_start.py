@@ -132,6 +132,36 @@ def test_a_busy_worker_ends_soon_after_a_killed_parent(tmp_path):
     assert not Path("/proc", worker).exists()
 
 
+HOLDING = """
+import multiprocessing
+import time
+from study.workers import start
+
+def hold(pipe):
+    held = multiprocessing.RLock()  # as tqdm makes one at its import
+    pipe.send(held._semlock.name is not None)
+    time.sleep(60)
+
+if __name__ == "__main__":
+    start.ahead()
+    context = start.mp.get_context("forkserver" if start._FORKS else "spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=hold, args=(theirs,))
+    process.start()
+    print(ours.recv(), flush=True)
+    process.kill()
+    process.join()
+"""
+
+
+@pytest.mark.slow
+@linux
+def test_semaphores_of_libraries_in_killed_workers_are_freed_without_a_word(tmp_path):
+    (tmp_path / "program.py").write_text(HOLDING)
+    done = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
 def test_a_worker_has_the_environment_of_now(started, monkeypatch):
     start.ahead()
     said = []
