@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from workloads.adapters import token_rows
 from workloads.adapters.packages import package, require_local
 from workloads.base import Splits
+from workloads.data.fetching import DataError
 from workloads.language.modelling import LanguageModelling
 from workloads.suggest import suggest
 
@@ -63,9 +64,7 @@ class CausalLm(LanguageModelling):
         transformers.logging.disable_progress_bar()
         auto = transformers.AutoModelForCausalLM
         if self.checkpoint is not None:
-            require_local("workload.checkpoint", self.checkpoint, "config.json")
-            loaded = auto.from_pretrained(self.checkpoint, local_files_only=True, dtype=torch.float32, **self.arguments)
-            return Logits(loaded)
+            return Logits(self._loaded(auto))
         usual = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
         known = {} if self.dataset == token_rows.COLUMN else {"vocab_size": self.tokens}
         default = transformers.AutoConfig.for_model(self.model_type)
@@ -74,6 +73,21 @@ class CausalLm(LanguageModelling):
                 raise ValueError(f"a {self.model_type} takes no argument {name!r}{suggest(name, default.to_dict())}")
         config = transformers.AutoConfig.for_model(self.model_type, **{**usual, **known, **self.arguments})
         return Logits(auto.from_config(config, dtype=torch.float32))
+
+    def _loaded(self, auto: Any) -> nn.Module:
+        """The model of the checkpoint. Raises DataError if it lacks weights, which transformers would draw."""
+        require_local("workload.checkpoint", str(self.checkpoint), "config.json")
+        where = {"local_files_only": True, "dtype": torch.float32, "output_loading_info": True}
+        loaded: nn.Module
+        loaded, told = auto.from_pretrained(self.checkpoint, **where, **self.arguments)
+        if missing := sorted(told["missing_keys"]):
+            unknown = "".join(f", but has {name}" for name in sorted(told["unexpected_keys"])[:1])
+            raise DataError(
+                f"workload.checkpoint must hold all weights of a {type(loaded).__name__}, but {self.checkpoint} lacks "
+                f"{len(missing)} of {len(loaded.state_dict())}, such as {missing[0]}{unknown}; leave out arguments "
+                "that add layers, and call save_pretrained of the whole model, not of a wrapper or a part of it."
+            )
+        return loaded
 
 
 class Logits(nn.Module):

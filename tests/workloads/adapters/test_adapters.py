@@ -1,5 +1,6 @@
 """Models of transformers and timm as workloads: refusals without any download, windows of rows, known losses."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -138,6 +139,30 @@ def test_a_causal_model_by_configuration_and_from_a_folder(tmp_path):
     with pytest.raises(ValueError, match="gpt2 takes no argument 'n_emb'; did you mean 'n_embd'"):
         CausalLm(**LM, arguments={"n_emb": 3}).model()
     assert isinstance(model.model, transformers.GPT2LMHeadModel)
+
+
+LACKING = {
+    "names of a wrapper": ("GPT2LMHeadModel", "net.", {}, r"lacks 1[0-9] of .* lm_head.weight, but has net\.lm_head"),
+    "another head": ("GPT2ForTokenClassification", "", {}, None),  # a language model ties its own
+    "another model": ("BertModel", "", {}, r"of a BertLMHeadModel, but .* lacks . of .* cls.predictions.bias, but has"),
+    "more layers": ("GPT2LMHeadModel", "", {"n_layer": 2}, r"lacks 12 of .* transformer.h.1.*; leave out arguments"),
+    "other dropout": ("GPT2LMHeadModel", "", {"resid_pdrop": 0.0}, None),
+}
+"""What a checkpoint is: the class that saves it, what is put before its names, the arguments, and what is said."""
+
+
+@pytest.mark.slow  # the import of transformers takes seconds
+@pytest.mark.parametrize(("saving", "before", "arguments", "said"), LACKING.values(), ids=LACKING)
+def test_a_checkpoint_holds_all_weights(tmp_path, saving, before, arguments, said):
+    transformers = pytest.importorskip("transformers", reason="the extra `adapters` is not installed")
+    build = getattr(transformers, saving)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    model = build(build.config_class(**({**sizes, "vocab_size": 50, "is_decoder": True} if "Bert" in saving else TINY)))
+    named = {f"{before}{name}": weight.clone() for name, weight in model.state_dict().items()}
+    model.save_pretrained(tmp_path, state_dict=named)
+    workload = CausalLm(**LM | {"model_type": None, "checkpoint": str(tmp_path), "arguments": arguments})
+    with nullcontext() if said is None else pytest.raises(DataError, match=said):
+        workload.model()
 
 
 class Timm:
