@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from study.exchange.logs import names
-from study.exchange.logs.gathering import Gathered, Gathering
+from study.exchange.logs.gathering import Gathered, Gathering, evaluated
 from study.exchange.readers.tables import numbers
 
 OF_LIGHTNING = "trainer_global_step"
@@ -34,18 +34,12 @@ def find(made: Gathering, metrics: Collection[str]) -> None:
 
 def _evaluations(each: Gathered, metrics: Collection[str]) -> pd.DataFrame:
     """run, step, epoch, and whether something but training errors was measured there; one row for each step."""
-    evaluated = [
-        name for name in metrics if name in each.rows and str(names.metric(name)).startswith(("val/", "test/"))
-    ]
-    measured = np.zeros(len(each.rows), dtype=bool)
-    for name in evaluated:
-        measured |= ~np.isnan(numbers(each.rows[name])[0])
     frame = pd.DataFrame(
         {
             "run": each.run.to_numpy(),
             "step": numbers(each.rows[each.roles["step"]])[0],
             "epoch": numbers(each.rows[each.roles["epoch"]])[0],
-            "measured": measured,
+            "measured": evaluated(each, metrics),
         }
     )
     return frame.dropna(subset="step").groupby(["run", "step"], as_index=False).agg({"epoch": "max", "measured": "max"})

@@ -268,6 +268,15 @@ def metric_columns(made: Gathering) -> set[str]:
     return certain | changing or named
 
 
+def evaluated(each: Gathered, metrics: Collection[str]) -> np.ndarray:
+    """Which rows of a table measured something but training errors [R]."""
+    measured = np.zeros(len(each.rows), dtype=bool)
+    for name in metrics:
+        if name in each.rows and str(names.metric(name)).startswith(("val/", "test/")):
+            measured |= ~np.isnan(numbers(each.rows[name])[0])
+    return measured
+
+
 def measure(made: Gathering, each: Gathered, metrics: Collection[str]) -> None:
     """Add the measurements of a table, and the settings in its columns.
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.labels import counted
 from study.exchange.importing import ImportRefused
-from study.exchange.logs import from_zero, names, run_settings
+from study.exchange.logs import calls_of_log, from_zero, names, run_settings
 from study.exchange.logs.gathering import Gathering, add, measure, metric_columns, part_splits, shared
 from study.exchange.logs.names import Asked, listed
 from study.exchange.readers.tables import Table
@@ -63,6 +63,7 @@ def gather(tables: Sequence[Table], asked: Asked) -> Log:
         raise ImportRefused(_no_rows(tables) or _no_steps(made))
     part_splits(made)
     metrics = metric_columns(made)
+    calls_of_log.check(made, metrics)
     from_zero.find(made, metrics)
     for each in made.tables:
         measure(made, each, metrics)
@@ -114,7 +115,9 @@ def _in_steps(rows: pd.DataFrame, runs: Mapping[str, Mapping[str, Any]], made: G
     if not metrics:
         return rows[["run", "step"]]
     rows = rows[rows[metrics].notna().any(axis=1)]
-    again = rows[rows.duplicated(["order", "step"], keep=False)].groupby(["order", "step"])[metrics]
+    of_updates = [name for name in metrics if name.startswith("train/")] if (rows["counts"] == "epoch").any() else []
+    judged = [name for name in metrics if name not in of_updates] or metrics  # an epoch has many training errors
+    again = rows[rows.duplicated(["order", "step"], keep=False)].groupby(["order", "step"])[judged]
     conflicting = int((again.nunique() > 1).any(axis=1).sum()) if len(again) else 0
     if len(again) and made.of_seeds:
         differing = again.nunique().max(axis=1).gt(1).groupby("order").any()
