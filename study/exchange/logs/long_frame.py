@@ -97,8 +97,8 @@ def _check_asked(made: Gathering) -> None:
     known = {*made.columns, *(name for settings in made.settings.values() for name in settings)}
     known |= {name for settings in made.beside.values() for name in settings}
     for role, columns in made.asked.columns.items():
-        for column in columns:
-            if column not in known:
+        for number, column in enumerate(columns):
+            if column not in known and not (role == "batch_size" and number and column.isdecimal()):
                 some = listed(sorted(known), 40)
                 raise ImportRefused(f"--map {role}={column}: there is no such column; there are {some}.")
 

@@ -83,8 +83,11 @@ LABELS: tuple[str, ...] = (
     *("output_dir", "log_dir", "logdir", "save_dir", "artifact_uri", "experiment_id", "source_type", "source_name"),
     *("run", "run_id", "run_uuid", "run_name", "name", "id", "index", "trial", "trial_id", "line", "device"),
     *("exp_name", "exp_id", "experiment", "lifecycle_stage", "job_id", "project"),
+    *("train_time", "training_time", "elapsed", "seconds", "total_flos", "grad_norm"),
 )
 """Names of what describes a run but is no hyperparameter."""
+OF_SPEED = ("_runtime", "_per_second", "_per_sec")
+"""Ends of such names, as in `train_samples_per_second`."""
 OF_WANDB = ("_step", "_runtime", "_timestamp", "_wandb")
 """Columns that W&B adds to a history; other names that begin with `_` are the user's."""
 OF_EXPORT = {"repeat": 0, "budget_multiple": 1, "stage": 0, "rerun": None, "rule": None, "base_batch_size": None}
@@ -109,7 +112,7 @@ class Asked:
 
     Attributes:
         columns: name -> the columns that it is read from (`--map`); several form the name of a run, or are the factors
-            of a batch size.
+            of a batch size, numbers among them.
         values: name -> a value that holds for all runs (`--set`).
         pattern: names in the name of a run (`--run-name`), such as `{optimizer}_bs{batch_size}`; None: none.
         size: the setting whose values are workloads of their own (`--size`); None: none.
@@ -227,6 +230,15 @@ def could_be_metric(column: str) -> bool:
     known = {name for spellings in ROLES.values() for name in spellings}
     own = {*known, *NO_METRICS, *LABELS, *SHORT, ""}
     return metric(column) is None and short not in own and not is_of_wandb(column)
+
+
+def describes_run(name: str) -> bool:
+    """True if a name is that of something that describes a run but is no hyperparameter.
+
+    >>> [describes_run(name) for name in ("hostname", "train_steps_per_second", "momentum")]
+    [True, True, False]
+    """
+    return plain(name) in LABELS or plain(name).endswith(OF_SPEED)
 
 
 def is_of_wandb(name: str) -> bool:

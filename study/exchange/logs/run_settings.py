@@ -17,6 +17,8 @@ DIVERGED = ("infeasible", "diverged", "nan")
 A_BATCH_SIZE = "a whole number of examples, at least 1"
 GROUPS = ("name", "run_name", "experiment", "exp_name")
 """Names of runs that several runs may share where another column tells runs apart."""
+MOST_OF_UPDATE = 1.25
+"""An update with more times the examples of a batch has several parts: two at least, and speeds are rounded."""
 PER_PROCESS = ("train_batch_size", "per_device_train_batch_size")
 """Names under which some tools keep the batch size of one process."""
 
@@ -57,7 +59,7 @@ def _named(
         roles: name in the log -> its role.
     """
     mapped = {columns[0]: name for name, columns in made.asked.columns.items() if name != "run"}
-    labels = {*names.LABELS, *(names.FROM_EXPORT if made.of_project else ())}
+    labels = names.FROM_EXPORT if made.of_project else ()
     metrics = [name for name in made.read_as if "/" in name]
     named: dict[str, str] = {}
     rate = min((key for key in keys if names.is_rate(key)), key=names.is_certain, default=None)
@@ -66,7 +68,7 @@ def _named(
             named[key] = mapped.get(key) or roles[key]
             made.read(named[key], key)
             _study(made, key, named[key], [settings.get(key) for settings in held.values()])
-        elif plain(key) in labels:
+        elif names.describes_run(key) or plain(key) in labels:
             _label(made, key, [settings.get(key) for settings in held.values()])
         elif (
             not names.is_of_wandb(key)
@@ -115,7 +117,7 @@ def _label(made: Gathering, key: str, cells: Sequence[Any]) -> None:
             ] = None
         return
     of_runs = short in names.ROLES["run"] and not (short in GROUPS and values < len(cells))
-    if short in names.LABELS and values > 1 and not of_runs and not names.is_of_wandb(key):
+    if names.describes_run(key) and values > 1 and not of_runs and not names.is_of_wandb(key):
         made.described[key] = None
 
 
@@ -136,7 +138,7 @@ def _multiply(made: Gathering, runs: Mapping[str, dict[str, Any]], held: Mapping
     """Make the batch size of each run the product of its columns; if one of them is no number, it has none."""
     columns = made.asked.columns["batch_size"]
     for run, settings in runs.items():
-        cells = [held[run].get(column) for column in columns]
+        cells = [held[run].get(column, value(column) if column.isdecimal() else None) for column in columns]
         whole = all(isinstance(cell, int) for cell in cells)
         settings["batch_size"] = math.prod(cells) if whole else "*".join(map(str, cells))
     made.facts[f"Batch sizes are {' times '.join(columns)}"] = None
@@ -152,6 +154,13 @@ def _check_whole(made: Gathering, held: Mapping[str, Mapping[str, Any]], roles: 
     if column is None or plain(names.last(column)) in names.WHOLE_BATCH:
         return
     for run, settings in held.items():
+        if column in settings and (examples := _of_an_update(settings)) > MOST_OF_UPDATE * _number(settings[column]):
+            raise ImportRefused(
+                f"run {run!r} has {column}={settings[column]}, but its speeds say that an update had about "
+                f"{examples:.3g} examples. A batch size counts the examples of a whole update. If {column} counts one "
+                f"part of it: --map 'batch_size={column}*N' for N parts, or give a column of whole batch sizes: --map "
+                f"batch_size=COLUMN; if it counts the whole: --map batch_size={column}."
+            )
         parts = [name for name in settings if plain(names.last(name)) in names.PARTS]
         several = [name for name in parts if isinstance(settings[name], int) and settings[name] > 1]
         if several and column in settings:
@@ -161,6 +170,17 @@ def _check_whole(made: Gathering, held: Mapping[str, Mapping[str, Any]], roles: 
                 f"part of it: --map 'batch_size={'*'.join([column, *several])}'; if it counts the whole: --map "
                 f"batch_size={column}."
             )
+
+
+def _of_an_update(settings: Mapping[str, Any]) -> float:
+    """Examples of an update, by the speeds that Hugging Face's Trainer logs at the end of a run; NaN without them."""
+    speeds = {plain(names.last(name)): _number(cell) for name, cell in settings.items()}
+    examples, steps = (speeds.get(f"train_{unit}_per_second", math.nan) for unit in ("samples", "steps"))
+    return examples / steps if steps > 0 else math.nan
+
+
+def _number(cell: Any) -> float:
+    return float(cell) if isinstance(cell, int | float) else math.nan
 
 
 def _diverged(settings: Mapping[str, Any]) -> bool:
@@ -213,7 +233,7 @@ def with_batch_size(made: Gathering, runs: dict[str, dict[str, Any]]) -> dict[st
             f"{names.cure('batch_size', held)}; if the names of the runs say it, as {some!r}, a pattern: --run-name "
             f"'{pattern}'; if all runs have the same, --set batch_size=N."
         )
-    for column in made.read_as.get("batch_size", ()):
+    for column in () if "batch_size" in made.asked.columns else made.read_as.get("batch_size", ()):
         if plain(names.last(column)) in PER_PROCESS:
             made.notes[
                 f"the batch size is that of {column}: if this is of one process or one accumulation step, give the "

@@ -46,6 +46,40 @@ def test_a_batch_size_that_is_said_to_be_whole_is_taken(tmp_path):
     assert [study.batch_size for study in imported(tmp_path, text, maps=["batch_size=batch_size"])[0]] == [16]
 
 
+def trainer_states(folder, accumulation):
+    """The end of runs of Hugging Face's Trainer with 200 examples in 4 epochs, at batch size 8 for each process."""
+    for rate in (0.1, 0.3):
+        (folder / f"lr{rate}").mkdir(parents=True)
+        steps = 4 * -(-200 // (8 * accumulation))
+        speeds = {"train_samples_per_second": 800 / rate, "train_steps_per_second": steps / rate}
+        history = [
+            {"epoch": 4.0, "eval_loss": 0.4, "step": steps, "learning_rate": rate},
+            {"epoch": 4.0, "step": steps, "total_flos": rate, "train_loss": 0.5, "train_runtime": rate, **speeds},
+        ]
+        state = {"log_history": history, "train_batch_size": 8, "max_steps": steps}
+        (folder / f"lr{rate}" / "trainer_state.json").write_text(json.dumps(state))
+    return folder
+
+
+@pytest.mark.parametrize("parts", [2, 4, 16])
+def test_a_batch_size_that_the_speeds_of_a_run_contradict_is_refused_and_can_be_multiplied(parts, tmp_path):
+    source = trainer_states(tmp_path / "runs", parts)
+    with pytest.raises(ImportRefused, match=r"train_batch_size=8, but .* 'batch_size=train_batch_size\*N' for N parts"):
+        import_log(source, tmp_path / "results", Asked.parse(), ["val/loss<0.5"])
+    maps = [f"batch_size=train_batch_size*{parts}"]
+    said = import_log(source, tmp_path / "results", Asked.parse(maps), ["val/loss<0.5"])
+    assert [study.batch_size for study in load(tmp_path / "results")] == [8 * parts]
+    assert f"Batch sizes are train_batch_size times {parts}." in said.read
+    assert not any("batch size is that of" in warning for warning in said.warnings)
+
+
+def test_speeds_and_durations_are_no_hyperparameters(tmp_path):
+    said = import_log(trainer_states(tmp_path / "a", 1), tmp_path / "results", Asked.parse(), ["val/loss<0.5"])
+    (study,) = load(tmp_path / "results")
+    assert study.hyperparameters == ["learning_rate"]
+    assert any("train_runtime, train_samples_per_second" in warning for warning in said.warnings)
+
+
 def test_two_batch_sizes_that_differ_are_refused(tmp_path):
     with pytest.raises(ImportRefused, match=r"two values of batch_size: batch_size=16 and effective_batch_size=64"):
         imported(tmp_path, "run,batch_size,effective_batch_size,step,val/loss\na,16,64,40,0.4\n")
