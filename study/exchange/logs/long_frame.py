@@ -209,10 +209,42 @@ def _as_steps(
     if whole and first == 0:
         made.notes["epochs are counted from 0, so epoch 0 is taken as the end of the first epoch"] = None
         at = at + 1
-    partly = bool((examples[of_role] % sizes[of_role] > 0).any())
-    rounded = ", rounded up, as the last batch of an epoch is smaller" if partly else ""
+    return at * _of_epoch(examples, sizes, of_role, run, runs, made)
+
+
+def _of_epoch(
+    examples: np.ndarray,
+    sizes: np.ndarray,
+    of_role: np.ndarray,
+    run: pd.Series,
+    runs: Mapping[str, Mapping[str, Any]],
+    made: Gathering,
+) -> np.ndarray:
+    """The steps of an epoch: its smaller last batch is one, unless `drop_last` leaves it out."""
+    dropped = {name: _is_true(name, settings.get("drop_last")) for name, settings in runs.items()}
+    drops = run.map(dropped).to_numpy(dtype=bool)
+    if (none := of_role & drops & (sizes > examples)).any():
+        row = int(np.flatnonzero(none)[0])
+        raise ImportRefused(
+            f"run {run.iloc[row]!r} has no step in an epoch: with drop_last, batches of {sizes[row]:,.0f} of "
+            f"{examples[row]:,.0f} training examples are left out. Correct one of these, or --set drop_last=false."
+        )
+    odd = of_role & (examples % sizes > 0)
+    ways = {
+        "up, as the last batch of an epoch is smaller (if it was left out: --set drop_last=true)": odd & ~drops,
+        "down where drop_last left out the smaller last batch": odd & drops,
+    }
+    rounded = "".join(f", rounded {way}" for way, rows in ways.items() if rows.any())
     made.facts[f"Steps are epochs times training examples divided by the batch size{rounded}"] = None
-    return at * np.ceil(examples / sizes)
+    return np.where(drops, np.floor(examples / sizes), np.ceil(examples / sizes))
+
+
+def _is_true(run: str, found: Any) -> bool:
+    """Whether a run has a setting that is true or false; without it, False."""
+    text = str(found).lower()
+    if text not in ("true", "1", "false", "0", "none"):
+        raise ImportRefused(f"run {run!r} has drop_last={found}; it must be true or false: --set drop_last=true.")
+    return text in ("true", "1")
 
 
 def _whole(found: Any) -> float:

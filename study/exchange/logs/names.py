@@ -44,13 +44,14 @@ ROLES: dict[str, tuple[str, ...]] = {
     "train_steps": ("train_steps", "max_steps", "total_steps", "num_steps", "num_train_steps", "max_iters"),
     "first_bad_step": ("first_bad_step",),
     "tokens_per_example": ("tokens_per_example",),
+    "drop_last": ("drop_last", "dataloader_drop_last", "drop_last_batch", "drop_remainder"),
     "split": ("split", "phase", "subset", "data_split", "partition"),
     "metric": ("metric", "tag", "metric_name", "key"),
     "value": ("value", "metric_value"),
 }
 """What a column or setting can be -> the names by which it is recognised, the first one that is there."""
 OF_SETTINGS: tuple[str, ...] = ("workload", "optimizer", "batch_size", "dataset", "model", "seed", "status")
-OF_SETTINGS += ("train_examples", "train_steps", "first_bad_step", "tokens_per_example")
+OF_SETTINGS += ("train_examples", "train_steps", "first_bad_step", "tokens_per_example", "drop_last")
 """Roles that settings of a run can have."""
 WHOLE_BATCH = ("global_batch_size", "effective_batch_size", "total_batch_size", "global_train_batch_size")
 """Names of batch sizes that certainly count the examples of a whole update."""

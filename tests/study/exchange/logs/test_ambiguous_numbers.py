@@ -229,3 +229,33 @@ def test_an_epoch_ends_with_a_smaller_batch(case, tmp_path):
     ((study,), said) = imported(tmp_path, text, sets=[f"train_examples={examples}"])
     assert steps_to_result.row(study)["steps_to_result"] == EPOCHS[case]
     assert any("rounded up" in fact for fact in said.read) == bool(examples % size)
+
+
+# drop_last as a column says it (None: no column), as --set says it -> the steps of two epochs of 1600 examples at 512
+DROPPED = {
+    ("dataloader_drop_last", "True", None): 6,
+    ("train_loader/drop_last", "true", None): 6,
+    ("drop_last", "False", None): 8,
+    ("drop_last", "", None): 8,
+    (None, None, "true"): 6,
+    (None, None, "false"): 8,
+    ("drop_last", "False", "true"): 6,
+}
+
+
+@pytest.mark.parametrize("case", DROPPED)
+def test_an_epoch_ends_without_a_smaller_batch_where_it_was_dropped(case, tmp_path):
+    column, cell, given = case
+    header, rows = ("", "") if column is None else (f",{column}", f",{cell}")
+    text = f"run,batch_size,epoch,val/loss{header}\na,512,2,0.4{rows}\n"
+    sets = ["train_examples=1600", *([] if given is None else [f"drop_last={given}"])]
+    ((study,), said) = imported(tmp_path, text, sets=sets)
+    assert steps_to_result.row(study)["steps_to_result"] == DROPPED[case]
+    assert any("rounded down where drop_last" in fact for fact in said.read) == (DROPPED[case] == 6)
+
+
+@pytest.mark.parametrize(("given", "size", "why"), [("true", 2048, "no step in an epoch"), ("maybe", 8, "true or")])
+def test_an_impossible_drop_last_is_refused(given, size, why, tmp_path):
+    text = f"run,batch_size,epoch,val/loss\na,{size},2,0.4\n"
+    with pytest.raises(ImportRefused, match=why):
+        imported(tmp_path, text, sets=["train_examples=1600", f"drop_last={given}"])
