@@ -1,11 +1,12 @@
 """Reads TensorBoard's event files with TensorBoard's own reader (the package `tensorboard`).
 
-Each folder with event files is a run, with two exceptions. Keras writes `RUN/train` and `RUN/validation`: one run,
+Each folder with event files is a run, with three exceptions. Keras writes `RUN/train` and `RUN/validation`: one run,
 whose tags get these prefixes. torch's `add_hparams` writes hyperparameters to a folder below that of the run.
-Lightning writes them beside the event files, to `hparams.yaml`.
+`add_scalars("loss", {"val": x})` writes `loss` to `RUN/loss_val`, or to `RUN/loss/val` with tensorboardX: `loss/val`.
+Lightning writes hyperparameters beside the event files, to `hparams.yaml`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,13 @@ def read(root: Path, where: str) -> Iterator[Table]:
         if given and own.parent in runs and own != root and all(len(rows) <= 1 for rows in scalars.values()):
             settings[own.parent] = settings.get(own.parent, {}) | given
             continue
+        above = [folder for folder in own.parents if folder in runs and own != root]
+        whole, named = next(filter(None, (_of_add_scalars(own, folder, scalars) for folder in above)), (None, {}))
         split = SPLITS.get(own.name.lower()) if own != root else None
-        run = own.parent if split else own
+        run = whole or (own.parent if split else own)
         prefix = f"{split}/" if split else ""
         frames = runs.setdefault(run, [])
-        frames += [rows.rename(columns=_columns(tag, prefix)) for tag, rows in scalars.items()]
+        frames += [rows.rename(columns=named or _columns(tag, prefix)) for tag, rows in scalars.items()]
         settings[run] = settings.get(run, {}) | _beside(own, where) | given
     top = root if root.is_dir() else root.parent
     for run, frames in runs.items():
@@ -70,6 +73,19 @@ def _columns(tag: str, prefix: str) -> dict[str, str]:
     if not prefix:
         return {}
     return {tag: f"{prefix}{tag.removeprefix('epoch_')}"} | ({"step": "epoch"} if tag.startswith("epoch_") else {})
+
+
+def _of_add_scalars(folder: Path, run: Path, tags: Collection[str]) -> tuple[Path, dict[str, str]] | None:
+    """(the run, its tag -> the name of the column) if `add_scalars` made a folder below that of the run, else None.
+
+    >>> _of_add_scalars(Path("run/loss_val"), Path("run"), ["loss"])[1]
+    {'loss': 'loss/val'}
+    """
+    tag, below = next(iter(tags), ""), folder.relative_to(run).as_posix()
+    for begin in (f"{tag.replace('/', '_')}_", f"{tag}/"):  # of torch, and of tensorboardX
+        if len(tags) == 1 and below.startswith(begin):
+            return run, {tag: f"{tag}/{below.removeprefix(begin)}"}
+    return None
 
 
 def _events(folder: Path, where: str) -> tuple[dict[str, pd.DataFrame], dict[str, Any]]:

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import logging
+from importlib import import_module
 
 import pytest
 from helpers.fused import partly
@@ -116,6 +117,16 @@ def tensorboard_runs(folder, hyperparameters=True):
     return folder / "tb"
 
 
+def add_scalars_runs(folder, writer_of="torch.utils.tensorboard", tag="loss"):
+    """Written by `add_scalars`: a folder for each curve, below that of the run."""
+    for name, settings, rows in made_logs.runs():
+        with import_module(writer_of).SummaryWriter(folder / "tb" / name) as writer:
+            for step, loss in rows:
+                writer.add_scalars(tag, {"train": 0.1, "val": loss}, step)
+            writer.add_hparams(settings, {"hparam/final": rows[-1][1]})
+    return folder / "tb"
+
+
 def lightning_runs(folder):
     """As Lightning's TensorBoardLogger: the first update is step 0, and hyperparameters are in a file beside."""
     from torch.utils.tensorboard import SummaryWriter
@@ -150,10 +161,19 @@ def keras_runs(folder):
     [
         with_package("tensorboard", tensorboard_runs, {}),
         with_package("tensorboard", lambda folder: tensorboard_runs(folder, False), {"pattern": PATTERN}),
+        with_package("tensorboard", add_scalars_runs, {}),
+        with_package(
+            "tensorboard", lambda folder: add_scalars_runs(folder, tag="net/loss"), {"goal": "val/net_loss<0.5"}
+        ),
+        with_package(
+            "tensorboardX",
+            lambda folder: add_scalars_runs(folder, "tensorboardX", "net/loss"),
+            {"goal": "val/net_loss<0.5"},
+        ),
         with_package("tensorboard", lightning_runs, {}),
         with_package("tensorboard", keras_runs, {"pattern": PATTERN, "sets": ["train_examples=64"]}),
     ],
-    ids=["torch with add_hparams", "torch", "Lightning", "Keras"],
+    ids=["torch with add_hparams", "torch", "add_scalars", "nested add_scalars", "tensorboardX", "Lightning", "Keras"],
 )
 def test_event_files_give_the_same_answer(write, options, tmp_path):
     found, table, _ = answers(write(tmp_path), tmp_path / "results", **options)
