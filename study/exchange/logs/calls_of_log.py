@@ -20,14 +20,18 @@ FEWEST = 3
 
 
 def check(made: Gathering, metrics: Collection[str]) -> None:
-    """Refuse steps of W&B that count calls of `log` instead of updates, unless `--map` names their column.
+    """Refuse steps of W&B that count calls of `log` instead of updates, unless `--map` names their column; set
+    `made.of_calls` where they may.
 
     Raises:
         ImportRefused: a history has such steps; the message has the cures.
     """
     for each in made.tables:
-        if each.position == "step" and "step" not in made.asked.columns and names.counts_calls(each.roles["step"]):
-            _check_table(each, metrics)
+        if each.position == "step" and "step" not in made.asked.columns:
+            column = each.roles["step"]
+            if each.table.steps_of_wandb or column == names.OF_WANDB[0]:
+                _check_table(each, metrics)
+                made.of_calls = column
 
 
 def _check_table(each: Gathered, metrics: Collection[str]) -> None:

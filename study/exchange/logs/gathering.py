@@ -63,6 +63,7 @@ class Gathering:
         self.labels: dict[str, None] = {}  # those of them that keep a value for several rows: they may tell runs apart
         self.of_seeds: dict[str, str] = {}  # runs with several seeds -> the column of the seeds
         self.without_step = 0
+        self.of_calls = ""  # the column of steps that may count calls of W&B's log
         self.from_zero = False  # whether steps are counted from 0
         self.of_project = False  # whether a table is an export of this project
 

@@ -253,9 +253,10 @@ def _whole(found: Any) -> float:
 
 def _notes(made: Gathering, runs: Mapping[str, Any]) -> list[str]:
     found = list(made.notes)
-    if "_step" in made.read_as.get("step", ()):
+    if made.of_calls:
         found.append(
-            "steps are W&B's own _step, which counts calls of log: if these are fewer than updates, --map step=COLUMN"
+            f"steps are W&B's own {made.of_calls}, which counts calls of log, from 0: if these are not updates, "
+            "--map step=COLUMN"
         )
     if made.without_step:
         rows = counted(made.without_step, "row without a step is", "rows without a step are")

@@ -251,15 +251,6 @@ def is_of_wandb(name: str) -> bool:
     return re.split(r"[/.]", name)[0] in OF_WANDB
 
 
-def counts_calls(column: str) -> bool:
-    """True if W&B fills a column of steps: with the number of a call of `log`, unless the call gives a step.
-
-    >>> [counts_calls(column) for column in ("_step", "trainer/global_step")]
-    [True, False]
-    """
-    return column == OF_WANDB[0]
-
-
 def is_certain(column: str) -> bool:
     """True if a name is that of a metric even if it never changes: it begins with a split and a slash."""
     return column.partition("/")[0].lower() in SPLITS and "/" in column

@@ -35,6 +35,7 @@ class Table:
         locate: row number from 0 -> its place in the file, such as `line 3`.
         facts: how its cells were read, as sentences without a full stop.
         from_zero: the tool that wrote it counts steps from 0: the number of an update, not of updates made.
+        steps_of_wandb: its steps are those of W&B itself, which counts calls of `log` unless they give a step.
         is_file: `run` is the name of the file, which a column with several names of runs replaces.
     """
 
@@ -45,6 +46,7 @@ class Table:
     locate: Callable[[int], str] = lambda row: f"row {row + 1}"
     facts: tuple[str, ...] = ()
     from_zero: bool = False
+    steps_of_wandb: bool = False
     is_file: bool = False
 
 

@@ -1,6 +1,7 @@
 """Reads the charts that Weights & Biases exports as CSV, and its offline files (with the package `wandb`).
 
-A chart has one column for its x axis and three for each run: `RUN - METRIC`, and the same with `__MIN` and `__MAX`. The
+A chart has one column for its x axis and three for each metric of a run: `RUN - METRIC`, and the same with `__MIN` and
+`__MAX`. The
 hyperparameters are in another export, the table of runs, which has a column `Name`.
 """
 
@@ -18,6 +19,9 @@ from study.exchange.readers.tables import PROJECT, Table, flat, refuse
 BETWEEN = " - "
 """Between the name of a run and of a metric. The names of runs may contain it, too."""
 BOUNDS = ("__MIN", "__MAX")
+STEP = "_step"
+TIMES = ("Relative Time", "Wall Time", "_runtime", "_timestamp")
+"""Beginnings of axes that are times."""
 MAGIC = b":W&B"
 HEADER, BLOCK = 7, 32 * 1024
 """Bytes at the beginning of a file and of each part of a record (checksum, length, kind); and of a block."""
@@ -32,13 +36,19 @@ def is_chart(table: Table) -> bool:
 
 
 def chart(table: Table) -> Iterator[Table]:
-    """A table for each run of an exported chart."""
+    """A table for each run of an exported chart.
+
+    W&B adds its own step of each run where the axis is another: it counts if the axis is a time.
+    """
     axis = str(table.rows.columns[0])
+    runs: dict[str, dict[str, str]] = {}
     for name in map(str, table.rows.columns[1:]):
-        if not name.endswith(BOUNDS):
-            run, _, metric = name.rpartition(BETWEEN)
-            rows = table.rows[[axis, name]].rename(columns={name: metric})
-            yield Table(table.where, rows, run=run, locate=table.locate)
+        run, _, metric = name.rpartition(BETWEEN)
+        if not name.endswith(BOUNDS) and (metric != STEP or axis.startswith(TIMES)):
+            runs.setdefault(run, {})[name] = metric
+    for run, columns in runs.items():
+        rows = table.rows[[axis, *columns]].rename(columns=columns)
+        yield Table(table.where, rows, run=run, locate=table.locate, steps_of_wandb=axis == "Step")
 
 
 def offline(path: Path, where: str) -> Table:

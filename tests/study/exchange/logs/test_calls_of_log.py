@@ -54,3 +54,34 @@ def test_the_epochs_of_such_a_history_give_its_steps(tmp_path):
 def test_steps_that_may_count_updates_are_read(kind, tmp_path):
     steps, _ = imported(tmp_path, OF_UPDATES[kind])
     assert steps in (3, 4)
+
+
+# the axis of an exported chart -> its values at the evaluations of a run, and the steps of that run; the first error
+# below the goal is the second one, and None: refused.
+CHARTS = {
+    "Step": ((3, 7, 11), (3, 7, 11), 7),
+    "trainer/global_step": ((3, 7, 11), (30, 70, 110), 8),
+    "Relative Time (Process)": ((1.5, 2.5, 3.5), (3, 7, 11), 7),
+    "epoch": ((1, 2, 3), (4, 9, 11), 4),
+    "Step from 0": ((0, 1, 2), (0, 1, 2), None),
+}
+
+
+@pytest.mark.parametrize("kind", CHARTS)
+def test_the_axis_of_a_chart_gives_the_steps(kind, tmp_path):
+    axis, (at, steps, answer) = kind.removesuffix(" from 0"), CHARTS[kind]
+    own = "" if axis == "Step" else ",".join(["", *(f"a b - _step{end}" for end in ("", "__MIN", "__MAX"))])
+    lines = [f"{axis}{own},a b - val/loss,a b - val/loss__MIN,a b - val/loss__MAX"]
+    for position, step, error in zip(at, steps, (0.9, 0.4, 0.3), strict=True):
+        lines.append(f"{position}{'' if axis == 'Step' else 3 * f',{step}'}{3 * f',{error}'}")
+    (tmp_path / "chart.csv").write_text("\n".join(lines) + "\n")
+    source = tmp_path / "chart.csv", tmp_path / "results", Asked.parse(sets=["batch_size=8", "train_examples=16"])
+    if answer is None:
+        with pytest.raises(ImportRefused, match=r"Step is W&B's own step.*each call of log was an evaluation"):
+            import_log(*source, ["val/loss<0.5"])
+        return
+    said = import_log(*source, ["val/loss<0.5"])
+    (study,) = load(tmp_path / "results")
+    assert steps_to_result.row(study)["steps_to_result"] == answer
+    of_calls = any("which counts calls of log, from 0" in warning for warning in said.warnings)
+    assert of_calls == (axis == "Step" or "Time" in axis)
