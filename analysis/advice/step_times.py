@@ -103,6 +103,7 @@ def recorded(studies: Sequence[StudyData]) -> StepTimes:
     ([64, 256, 1024], 'recorded by the sweep on cpu ')
     """
     name = f"{studies[0].workload} with {studies[0].optimizer}"
+    cure = "--step-ms" if all(study.imported for study in studies) else "--step-ms, or --measure"
     studies = [study for study in studies if all(run.get("devices") in (None, 1) for run in study.provenance)]
     found: dict[int, list[float]] = {}
     cost = steps_to_result.cost_table(studies).set_index("batch_size")["seconds_per_step"].dropna() if studies else ()
@@ -111,7 +112,7 @@ def recorded(studies: Sequence[StudyData]) -> StepTimes:
             part = study.question.get("micro_batch") or study.batch_size
             found.setdefault(part, []).append(cost[study.batch_size] / -(-study.batch_size // part))
     if not found:
-        raise AdviceError(f"no step of {name} was timed on one device; enter --step-ms, or --measure.")
+        raise AdviceError(f"no step of {name} was timed on one device; enter {cure}.")
     runs = [run for study in studies for run in study.provenance]
     places = dict.fromkeys(f"{run.get('device')} ({run.get('processor', 'unknown processor')})" for run in runs)
     fused = max((run.get("lanes") or 1 for run in runs), default=1)

@@ -116,7 +116,7 @@ def advise(options: argparse.Namespace, console: Console) -> None:
             said = [*sentences(found), *on_seeds(found, runs)]
             advised.append((found, said, [*notes(found, machine, studies), *known.notes, *waiting]))
     if not advised:
-        raise splits.AdviceError(" ".join(refused))
+        raise splits.AdviceError(" Also: ".join(dict.fromkeys(refused)))
     if options.json:
         print(as_json.text("advise", [tables.plain(*each) for each in advised], warnings=refused))
         return

@@ -164,12 +164,21 @@ def test_imported_measurements_take_entered_step_times(tmp_path, advised, says):
     says("export", tmp_path / "own", released)
     says("import", released, results)
     for arguments, why in (
-        ([], "no step of mlp_digits with momentum was timed on one device; enter --step-ms, or --measure."),
+        ([], "no step of mlp_digits with momentum was timed on one device; enter --step-ms."),
         (["--memory", "80"], "was imported: its files do not say how its model is built"),
     ):
         assert why in says("advise", results, *arguments, status=2)
     imported, own = (advised("--step-ms", STEP_MS, results=folder) for folder in (results, tmp_path / "own"))
     assert [row["seconds"] for row in imported[0]["splits"]] == [row["seconds"] for row in own[0]["splits"]]
+
+
+def test_each_imported_curve_is_refused_in_a_sentence_of_its_own(tmp_path, says):
+    rows = [f"{name}{size},{name},{size},10,0.4\n" for name in ("adam", "sgd") for size in (8, 32)]
+    (tmp_path / "own.csv").write_text("run,optimizer,batch_size,step,val/loss\n" + "".join(rows))
+    says("import", tmp_path / "own.csv", tmp_path / "results", "--goal", "val/loss<0.5")
+    why = "no step of own with {} was timed on one device; enter --step-ms."
+    both = f"study: {why.format('adam')} Also: {why.format('sgd')}"
+    assert says("advise", tmp_path / "results", status=2).strip() == both
 
 
 @pytest.mark.slow
