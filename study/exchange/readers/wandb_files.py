@@ -1,8 +1,7 @@
 """Reads the charts that Weights & Biases exports as CSV, and its offline files (with the package `wandb`).
 
 A chart has one column for its x axis and three for each metric of a run: `RUN - METRIC`, and the same with `__MIN` and
-`__MAX`. The
-hyperparameters are in another export, the table of runs, which has a column `Name`.
+`__MAX`. The hyperparameters are in another export, the table of runs, which has a column `Name`.
 """
 
 import json
