@@ -169,7 +169,7 @@ def _each(column: pd.Series, function: Callable[[Any], Any]) -> pd.Series:
     found = np.empty(len(known) + 1, dtype=object)
     found[:-1] = [function(cell) for cell in known]  # the last one stands for empty cells
     found[-1] = function(None)
-    return pd.Series(found[codes], index=column.index)
+    return pd.Series(found[codes], index=column.index, dtype=object)  # of text, pandas would make None NaN
 
 
 def _run_of(

@@ -1,10 +1,12 @@
 """What is handed on reads back as it was, and is whole or not there."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.counting import COMPLETE, INFEASIBLE
+from analysis.counting import COMPLETE, INFEASIBLE, Branch
 from analysis.errors import Unwritten
 from analysis.export import FORMATS, ExportError, export
 from analysis.load import load
@@ -12,6 +14,8 @@ from analysis.tables import audits, steps_to_result, trials
 from study.__main__ import main
 from study.commands import exchange
 from study.exchange.importing import ImportRefused, import_released
+from study.exchange.logs.importing import import_log
+from study.exchange.logs.names import Asked
 
 
 @pytest.fixture
@@ -102,6 +106,43 @@ def test_tidy_tables_hold_every_search_and_every_measurement(own, tmp_path, form
     assert len(rows.merge(trials, on=keys)) == len(rows)
     if form == "parquet":
         assert pq.ParquetFile(tmp_path / "out" / "measurements.parquet").num_row_groups == 2
+
+
+OTHERS = [
+    Branch(repeat=1),
+    Branch(budget=2.0),
+    Branch(widened=("learning_rate.high",)),
+    Branch(widened=("learning_rate.low",)),
+    Branch(rerun=0),
+    Branch(rerun=0, rule="linear", base=4),
+    Branch(rerun=0, rule="linear", base=16),
+    Branch(rerun=0, certify=20),
+    Branch(rerun=0, certify=30),
+]
+"""Searches of one study, besides the first; together they use every way in which two can differ in one folder."""
+
+
+@pytest.fixture
+def several(tmp_path, make_study, make_curve, write_study):
+    """Write these searches of one study, two trials each, and export them as CSV."""
+
+    def several(branches):
+        study = make_study(batch_size=8, stopping="budget", name="tiny", examples=64, trials=2)
+        for branch in branches:
+            made = replace(study, branch=branch)
+            write_study(tmp_path / "own", made, [make_curve(made, n, reaches=20) for n in range(2)])
+        export(tmp_path / "own", tmp_path / "out", "csv")
+        return tmp_path / "out"
+
+    return several
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=lambda branch: branch.path)
+def test_the_first_search_alone_is_imported_from_the_tidy_tables(several, tmp_path, other):
+    import_log(several([Branch(), other]), tmp_path / "back", Asked(), ["val/classification_error<0.1"])
+    [back], [own] = ([each for each in load(tmp_path / name) if each.branch == Branch()] for name in ("back", "own"))
+    assert back.hyperparameters == own.hyperparameters
+    assert back.trials["learning_rate"].tolist() == own.trials["learning_rate"].tolist()
 
 
 def test_an_export_is_whole_or_not_there_and_never_among_other_files(own, tmp_path, monkeypatch):
