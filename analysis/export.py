@@ -2,17 +2,19 @@
 
 `csv` and `parquet` write these tables search by search (in parquet as separate row groups); NaN and NA are empty:
 
-    trials          one row per trial: workload, dataset, model, optimizer, batch_size [examples]; repeat,
-                    budget_multiple, stage, rerun (empty for a search), rule and base_batch_size (empty unless the
-                    configuration was transferred), which identify the search; trial (index) and trial_id (as released;
-                    else the index); status, end [step], steps_to_goal, least_error (of the goal's metric; empty if none
+    trials          one row per trial: workload, dataset, model, optimizer, batch_size [examples]; search (its folder
+                    below the study; empty for the first search), which identifies the search, and in single columns
+                    repeat, budget_multiple, stage, rerun (the trial whose configuration is trained again; empty for a
+                    search), rule and base_batch_size (empty unless the configuration was transferred) and certify (the
+                    step at which `study certify` tests; else empty); trial (index) and trial_id (as released; else the
+                    index); status, end [step], steps_to_goal, least_error (of the goal's metric; empty if none
                     is known), exact (false if evaluations ended when they missed the goal), counted
                     (the first N feasible trials and every trial before the last of them), goal_metric, goal_threshold,
                     train_steps (the budget), first_bad_step, seconds_training, seconds_evaluation; and a column for
                     each hyperparameter (text for `schedule`, else a number; empty if the trial lacks it).
-    measurements    one row per evaluation: workload, optimizer, batch_size, repeat, budget_multiple, stage, rerun,
-                    rule, base_batch_size, trial; step and a column for each metric. If not exact, an empty value of the
-                    goal's metric before train_steps is at least goal_threshold.
+    measurements    one row per evaluation: workload, optimizer, batch_size, search, repeat, budget_multiple, stage,
+                    rerun, rule, base_batch_size, certify, trial; step and a column for each metric. If not exact, an
+                    empty value of the goal's metric before train_steps is at least goal_threshold.
 
 `batch_science` writes the search that S(B) of each study is read from, each trial up to its end. study.json has fields
 that the released files lack, so that an import restores the study: `workload`, `goal`, `trials` (N), `stopping` and,
@@ -40,9 +42,9 @@ from analysis.tables import answers
 from analysis.tables.steps_to_result import outcomes
 
 FORMATS = ("batch_science", "csv", "parquet")
-SEARCH = {"workload": pa.string(), "optimizer": pa.string(), "batch_size": pa.int64(), "repeat": pa.int64()}
-SEARCH |= {"budget_multiple": pa.float64(), "stage": pa.int64(), "rerun": pa.int64()}
-SEARCH |= {"rule": pa.string(), "base_batch_size": pa.int64()}
+SEARCH = {"workload": pa.string(), "optimizer": pa.string(), "batch_size": pa.int64(), "search": pa.string()}
+SEARCH |= {"repeat": pa.int64(), "budget_multiple": pa.float64(), "stage": pa.int64(), "rerun": pa.int64()}
+SEARCH |= {"rule": pa.string(), "base_batch_size": pa.int64(), "certify": pa.int64()}
 TRIAL = {"trial": pa.int64(), "trial_id": pa.int64(), "dataset": pa.string(), "model": pa.string()}
 TRIAL |= {"goal_metric": pa.string(), "goal_threshold": pa.float64(), "status": pa.string(), "end": pa.int64()}
 TRIAL |= {
@@ -193,12 +195,14 @@ def _search(study: StudyData) -> dict[str, Any]:
     branch = study.branch
     return {
         **dict(zip(STUDY, study.key, strict=True)),
+        "search": branch.path,
         "repeat": branch.repeat,
         "budget_multiple": branch.budget,
         "stage": branch.stage,
         "rerun": branch.rerun,
         "rule": branch.rule,
         "base_batch_size": branch.base,
+        "certify": branch.certify,
     }
 
 

@@ -95,6 +95,8 @@ OF_EXPORT = {"repeat": 0, "budget_multiple": 1, "stage": 0, "rerun": None, "rule
 """Columns of `study export` that identify a search -> their values in the first one, which alone is imported."""
 FROM_EXPORT: tuple[str, ...] = (
     *OF_EXPORT,
+    "search",
+    "certify",
     "goal_metric",
     "goal_threshold",
     "end",

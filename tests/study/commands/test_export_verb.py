@@ -137,6 +137,16 @@ def several(tmp_path, make_study, make_curve, write_study):
     return several
 
 
+def test_no_two_searches_look_alike_in_the_tidy_tables(several):
+    folder = several([Branch(), *OTHERS])
+    trials, rows = (pd.read_csv(folder / f"{name}.csv") for name in ("trials", "measurements"))
+    search = ["workload", "optimizer", "batch_size", "search"]
+    assert not trials.duplicated([*search, "trial"]).any()
+    assert not rows.duplicated([*search, "trial", "step"]).any()
+    assert trials["search"].drop_duplicates().fillna("").tolist() == ["", *sorted(each.path for each in OTHERS)]
+    assert trials["certify"].dropna().tolist() == [20, 20, 30, 30]
+
+
 @pytest.mark.parametrize("other", OTHERS, ids=lambda branch: branch.path)
 def test_the_first_search_alone_is_imported_from_the_tidy_tables(several, tmp_path, other):
     import_log(several([Branch(), other]), tmp_path / "back", Asked(), ["val/classification_error<0.1"])
