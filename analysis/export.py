@@ -24,8 +24,8 @@ after a race, `race_factor`.
 import json
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,14 @@ from pyarrow import csv
 
 from analysis.counting import AS_ERRORS, INCOMPLETE
 from analysis.errors import Refused, Unwritten
+from analysis.labels import counted, listed
 from analysis.load import STUDY, StudyData, load
 from analysis.tables import answers
-from analysis.tables.steps_to_result import outcomes
+from analysis.tables.steps_to_result import is_complete, outcomes
 
 FORMATS = ("batch_science", "csv", "parquet")
+NAMED = 3
+"""The most searches without all of their trials that are named; of more, their number."""
 SEARCH = {"workload": pa.string(), "optimizer": pa.string(), "batch_size": pa.int64(), "search": pa.string()}
 SEARCH |= {"repeat": pa.int64(), "budget_multiple": pa.float64(), "stage": pa.int64(), "rerun": pa.int64()}
 SEARCH |= {"rule": pa.string(), "base_batch_size": pa.int64(), "certify": pa.int64()}
@@ -70,12 +73,15 @@ def export(
     form: str,
     watch: Watch = lambda name: None,
     begin: Callable[[int], None] = lambda searches: None,
-) -> None:
+) -> list[str]:
     """Export a results folder to a new or empty folder, completely or not at all.
 
     Arguments:
         form: `batch_science`, `csv` or `parquet`.
         begin: called once with the number of searches, before the first is written.
+
+    Returns:
+        A sentence about each kind of trials that the export lacks.
 
     Raises:
         ExportError, Unwritten: the format is unknown, the folder holds files, or it cannot be written.
@@ -90,25 +96,49 @@ def export(
     """
     if form not in FORMATS:
         raise ExportError(f"the format must be one of {', '.join(FORMATS)}, but got {form!r}.")
-    folder = Path(folder).absolute()
-    studies = list(load(results))
-    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-    try:
-        if folder.exists() and any(folder.iterdir()):
-            raise ExportError(f"an export needs an empty folder, but {folder} holds files; choose another DIR.")
-        aside.mkdir(parents=True)
-        studies = answers.answers(studies) if form == "batch_science" else studies
+    made = list(load(results))
+    studies = answers.answers(made) if form == "batch_science" else made
+    with _whole(Path(folder).absolute()) as aside:
         begin(len(studies))
         if form == "batch_science":
             _write_tree(aside, studies, watch)
         else:
             _write_tables(aside, studies, form, watch)
+    return [*unfinished(studies), *(answers.orphans(made) if form == "batch_science" else [])]
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[Path]:
+    """A folder to write to, which becomes `folder` when all is written, and vanishes if anything fails."""
+    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise ExportError(f"an export needs an empty folder, but {folder} holds files; choose another DIR.")
+        aside.mkdir(parents=True)
+        yield aside
         aside.replace(folder)
     except OSError as error:
         cure = "make room, change its permissions or choose another DIR"
         raise Unwritten(f"cannot write to {folder}: {error.strerror or error}; {cure}.") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def unfinished(studies: Sequence[StudyData]) -> list[str]:
+    """A sentence that names the searches without all of their trials; empty if all are complete.
+
+    >>> unfinished([study])
+    []
+    """
+    lacking = [_name(study) for study in studies if not is_complete(study)]
+    if not lacking:
+        return []
+    rest = [f"{len(lacking) - NAMED:,} more"] if len(lacking) > NAMED else []
+    return [
+        f"Trials are missing in {len(lacking):,} of {counted(len(studies), 'search', 'searches')}: "
+        f"{listed([*lacking[:NAMED], *rest])}. `study status` shows their state; sweep again to continue, and export "
+        "to another folder."
+    ]
 
 
 def _write_tree(folder: Path, studies: Sequence[StudyData], watch: Watch) -> None:

@@ -87,7 +87,9 @@ def export(options: argparse.Namespace, console: Console) -> None:
     from study.terminal.progress import StudiesProgress
 
     with StudiesProgress(console, "exporting") as progress:
-        export(options.results, options.folder, options.format, progress.watch, progress.begin)
+        lacking = export(options.results, options.folder, options.format, progress.watch, progress.begin)
+    for line in lacking:
+        console.print(line, style="yellow", markup=False)
     console.print(f"Exported: {options.folder}", markup=False, soft_wrap=True)
 
 

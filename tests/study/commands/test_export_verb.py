@@ -173,6 +173,39 @@ def test_an_export_is_whole_or_not_there_and_never_among_other_files(own, tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "own"]
 
 
+NAMES = [f"tiny/momentum/{size}" for size in (8, 16, 32, 64, 128)]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    ("trained", "said"),
+    [
+        ({8: 2, 16: 2}, ""),
+        ({8: 2, 16: 1}, f"1 of 2 searches: {NAMES[1]}. "),
+        ({8: 0, 16: 1}, f"2 of 2 searches: {NAMES[0]} and {NAMES[1]}. "),
+        (dict.fromkeys((8, 16, 32, 64, 128), 1), f"5 of 5 searches: {', '.join(NAMES[:3])} and 2 more. "),
+    ],
+)
+def test_an_export_names_the_searches_that_lack_trials(
+    tmp_path, make_study, make_curve, write_study, capsys, form, trained, said
+):
+    for size, ended in trained.items():
+        study = make_study(batch_size=size, stopping="budget", name="tiny", examples=256, trials=2)
+        write_study(tmp_path / "own", study, [make_curve(study, n, reaches=20) for n in range(ended)])
+    assert main(["export", str(tmp_path / "own"), str(tmp_path / "out"), "--format", form]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith(f"Trials are missing in {said}`study status`" if said else "Exported: ")
+
+
+def test_the_released_layout_names_a_study_whose_first_search_is_gone(tmp_path, make_study, make_curve, write_study):
+    for size, branch in {8: Branch(), 16: Branch(rerun=0)}.items():
+        study = replace(make_study(batch_size=size, name="tiny", examples=64, trials=1), branch=branch)
+        write_study(tmp_path / "own", study, [make_curve(study, 0, reaches=20)])
+    [said] = export(tmp_path / "own", tmp_path / "released", "batch_science")
+    assert said.startswith("tiny, momentum, batch size 16: its first search is missing")
+    assert export(tmp_path / "own", tmp_path / "tables", "csv") == []
+
+
 @pytest.mark.slow
 def test_from_the_command_line(own, tmp_path, capsys):
     assert exchange.FORMATS == FORMATS
