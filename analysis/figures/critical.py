@@ -57,7 +57,7 @@ def critical_by_size(ax: Axes, table: pd.DataFrame, size_laws: pd.DataFrame | No
     """
     table = table.assign(y=table["critical_batch_size"], batch_size=table["size"])
     ends = pd.concat([table["y"], *(table[end].where(table[end] > 0) for end in ("low", "high"))])
-    axis = str(table["axis"].iloc[0]).replace("_", " ")
+    axis, fitted = str(table["axis"].iloc[0]).replace("_", " "), size_laws is not None and len(size_laws) > 0
     canvas.log_axes(ax, table["size"], ends, axis, "critical batch size (examples)")
     heading(ax, str(table["of"].iloc[0]), f"goal: {canvas.goal(table)}")
     across, lines = np.geomspace(*ax.get_xlim(), 60), []
@@ -70,7 +70,7 @@ def critical_by_size(ax: Axes, table: pd.DataFrame, size_laws: pd.DataFrame | No
             value, low, high = law(row).predict(across)
             ax.plot(across, value, **look, **canvas.DASHED)
             ax.fill_between(across, low, high, alpha=0.12, linewidth=0, **look)
-    canvas.legend(ax, lines, {BAR: canvas.BAR, LAW: canvas.DASHED})
+    canvas.legend(ax, lines, {BAR: canvas.BAR} | ({LAW: canvas.DASHED} if fitted else {}))
 
 
 def _draw_intervals(ax: Axes, rows: pd.DataFrame, colour: Any, shift: float = 0.0) -> None:

@@ -17,7 +17,8 @@ BATCH_SIZES = (4, 16, 64, 256, 1024)
 
 @pytest.fixture
 def swept(tmp_path, make_study, make_curve, write_study):
-    """Write a sweep for each mapping of workload arguments; S(B) is a hyperbola with this critical batch size."""
+    """Write a sweep for each mapping of workload arguments; S(B) is a hyperbola with this critical batch size (None:
+    no trial reaches the goal)."""
 
     def write(critical, *workloads, **fields):
         for value, about in zip(critical, workloads, strict=True):
@@ -25,7 +26,7 @@ def swept(tmp_path, make_study, make_curve, write_study):
                 workload = {"_target_": "somewhere.Tiny", "train_examples": 4096} | about
                 usual = {"steps": 20000, "trials": 4, "evaluation": Evaluation(first=0.0005)}
                 study = make_study(batch_size=size, workload=workload, **usual | fields)
-                steps = round(50 * (1 + value / size))
+                steps = None if value is None else round(50 * (1 + value / size))
                 write_study(tmp_path, study, [make_curve(study, index, reaches=steps) for index in range(4)])
         return tmp_path
 
@@ -79,15 +80,16 @@ def test_lists_of_equal_numbers_and_training_examples_are_sizes(swept):
 
 
 @pytest.mark.slow
-def test_bounds_are_left_out_and_counted(swept):
-    folder = swept([20, 28.3, 40, 9000], *widths(64, 128, 256, 512))  # the last one lies beyond 1,024
-    tables = read([folder]).tables
+@pytest.mark.parametrize(("last", "bound"), [(9000, ">"), (None, "=")], ids=["beyond 1,024", "goal missed"])
+def test_sizes_without_a_value_are_left_out_and_counted(swept, last, bound):
+    tables = read([swept([20, 28.3, 40, last], *widths(64, 128, 256, 512))]).tables
     mine = tables["sizes"].query("definition == @MCCANDLISH")
-    assert mine["bound"].tolist() == ["=", "=", "=", ">"]
+    assert mine["size"].tolist() == [64, 128, 256, 512]
+    assert mine["bound"].tolist() == ["=", "=", "=", bound]
     laws = tables["size_laws"].query("definition == @MCCANDLISH")
     assert laws["left_out"].tolist() == [1]
     assert laws["exponent"].tolist() == pytest.approx([0.5], abs=0.05)
-    assert "1 more with a bound only or no value are left out" in table.sentences(laws, table.predictions(laws, []))[0]
+    assert "; left out: 1 more, with a bound only or no value" in table.sentences(laws, table.predictions(laws, []))[0]
 
 
 def made(critical=(20, 28.3, 40), sizes=(64, 128, 256), **columns):
@@ -117,7 +119,10 @@ def test_no_dependence_is_said():
     ("rows", "said"),
     [
         (made()[:0], "no law: there are no two workloads"),
-        (made(bound=["=", "=", ">"]), "no law of mlp in width (critical batch size mccandlish): 2 of 3 sizes"),
+        (
+            made(bound=["=", "=", ">"]),
+            "no law of mlp with sgd in width: 2 of 3 sizes have a critical batch size by McCandlish et al. that",
+        ),
         (made(sizes=(64, 96, 128)), "span less than a factor of 4"),
         (made(sizes=(64, 128, 512)), None),
     ],
@@ -161,6 +166,9 @@ def test_the_figure_shows_values_bounds_law_and_interval():
     law = next(line for line in ax.lines if line.get_linestyle() == "--")
     assert np.interp(128, *law.get_data()) == pytest.approx(28.3, rel=0.02)
     assert len(ax.collections) == 1
+    assert "power law, with its 95 % interval" in [text.get_text() for text in ax.get_legend().get_texts()]
+    [ax] = panels_of("critical_by_size", {"sizes": rows, "size_laws": tables["size_laws"][:0]})
+    assert "power law, with its 95 % interval" not in [text.get_text() for text in ax.get_legend().get_texts()]
 
 
 @pytest.mark.slow
@@ -190,7 +198,7 @@ def test_sizes_without_a_value_neither_count_nor_stretch_a_law(tmp_path, says, u
     path = tmp_path / "published.csv"
     path.write_text(f"{HEAD}1e8,{unknown},,,\n1e9,{unknown},,,\n")
     said = says("sizes", path, "--at", "1e9")
-    assert "2 of 4 sizes have a critical batch size that is no bound, and 3 are needed" in said
+    assert "2 of 4 sizes have a critical batch size that is more than a bound, and 3 are needed" in said
     assert "predicts" not in said
     path.write_text(f"{HEAD}1e8,400,300,500,\n1e9,{unknown},,,\n")
     [law] = table.laws(table.pairs(path)).to_dict("records")
