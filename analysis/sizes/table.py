@@ -36,7 +36,8 @@ def sizes(studies: Iterable[StudyData], scaling: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         A row for each (of, optimizer, goal, axis, definition, workload), with the columns SIZES, by size: the estimate
-        with its interval, and bound (`=`; `<` or `>` if the measured batch sizes show only a bound).
+        with its interval (NaN if no critical batch size was found), and bound (`=`; `<` or `>` if the measured batch
+        sizes show only a bound). A definition without any value has no rows.
 
     >>> sizes([study], pd.read_csv(f"{published}/tables/scaling.csv")).empty  # one workload
     True
@@ -48,8 +49,7 @@ def sizes(studies: Iterable[StudyData], scaling: pd.DataFrame) -> pd.DataFrame:
         if not np.isnan(study.parameters):
             parameters[study.workload] = study.parameters
     axes = list(_axes(described, parameters))
-    known = scaling[scaling["definition"].isin(DEFINITIONS)].dropna(subset="estimate")
-    parts = known.groupby(["optimizer", *GOAL, "definition"], sort=False)
+    parts = scaling[scaling["definition"].isin(DEFINITIONS)].groupby(["optimizer", *GOAL, "definition"], sort=False)
     rows = [row for key, part in parts for axis in axes for row in _rows(key, part.set_index("workload"), *axis)]
     return pd.DataFrame(rows, columns=SIZES)
 
@@ -64,7 +64,7 @@ def _rows(key: tuple, limits: pd.DataFrame, axis: str, shared: str, sizes: Mappi
         sizes: workload -> size.
     """
     mine = sorted((size, name) for name, size in sizes.items() if name in limits.index)
-    if len({size for size, _ in mine}) > 1:
+    if len({size for size, _ in mine}) > 1 and limits.loc[[name for _, name in mine], "estimate"].notna().any():
         *named, definition = key
         law = (shared, *named, axis, definition)
         for size, name in mine:
@@ -251,6 +251,15 @@ def overview(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def _named(of: str, optimizer: str) -> str:
+    return f"{of} with {optimizer}" if optimizer else of
+
+
+def _by(definition: str) -> str:
+    """The authors of a definition, as the end of "critical batch size"; empty if they are unknown."""
+    return f" by {DEFINITIONS[definition]}" if definition in DEFINITIONS else ""
+
+
 def _between(low: float, high: float) -> str:
     return "unknown" if np.isnan(low) else f"{low:.3g} to {high:.3g}"
 
@@ -270,16 +279,13 @@ def sentences(table: pd.DataFrame, predicted: pd.DataFrame) -> list[str]:
     """
     said = []
     for row in table.to_dict("records"):
-        name = f"{row['of']} with {row['optimizer']}" if row["optimizer"] else row["of"]
-        authors = DEFINITIONS.get(row["definition"])
-        what = f"critical batch size by {authors}" if authors else "critical batch size"
         none = row["low"] <= 0 <= row["high"]
         shown = "; no dependence is shown" if none else ""
-        out = f"; {row['left_out']} more with a bound only or no value are left out" if row["left_out"] else ""
+        out = f"; left out: {row['left_out']} more, with a bound only or no value" if row["left_out"] else ""
         said.append(
-            f"{name}: the {what} goes as {row['axis']} to the power {row['exponent']:.3g} "
-            f"({_between(row['low'], row['high'])}), from {row['axis']} {number(row['smallest'])} to "
-            f"{number(row['largest'])}; {row['points']} sizes{out}{shown}."
+            f"{_named(row['of'], row['optimizer'])}: the critical batch size{_by(row['definition'])} goes as "
+            f"{row['axis']} to the power {row['exponent']:.3g} ({_between(row['low'], row['high'])}), from "
+            f"{row['axis']} {number(row['smallest'])} to {number(row['largest'])}; {row['points']} sizes{out}{shown}."
         )
         mine = predicted[(predicted[LAW] == [row[name] for name in LAW]).all(axis=1)] if len(predicted) else predicted
         said += [
@@ -309,11 +315,13 @@ def warnings(table: pd.DataFrame, fitted: pd.DataFrame) -> list[str]:
         known, there = _known(part)["size"].nunique(), part["size"].nunique()
         if known < FEWEST:
             said.append(
-                f"no law of {key[0]} in {key[4]} ({key[5].replace('_', ' ')}): {known} of {there} sizes have a "
-                f"critical batch size that is no bound, and {FEWEST} are needed; sweep more sizes or batch sizes."
+                f"no law of {_named(*key[:2])} in {key[4]}: {known} of {there} sizes have a critical batch "
+                f"size{_by(key[5])} that is more than a bound, and {FEWEST} are needed; sweep more sizes or batch "
+                "sizes."
             )
     return said + [
-        f"{row['of']}: the sizes in {row['axis']} span less than a factor of 4: a vague exponent."
+        f"{_named(row['of'], row['optimizer'])}: the sizes in {row['axis']} span less than a factor of 4: a vague "
+        "exponent."
         for row in fitted.to_dict("records")
         if row["largest"] < 4 * row["smallest"]
     ]
