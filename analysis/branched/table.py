@@ -221,12 +221,21 @@ def warnings(measured: pd.DataFrame, losses: pd.DataFrame) -> list[str]:
                 f"{name}: {_at(still)} the window lowers the loss by less than the tolerance, so that not training "
                 "would pass, too: give a longer window or a smaller tolerance."
             )
-        for bound, text in (
-            (">", "every batch size is within the tolerance: give larger multiples"),
-            ("<", "no larger batch size is within the tolerance: branch from a smaller one"),
+        open_ = np.isinf(rows["high"])
+        for some, text in (
+            (rows["bound"] == ">", "every batch size is within the tolerance: give larger multiples"),
+            (
+                (rows["bound"] == "<") & ~open_,
+                "no larger batch size is within the tolerance: branch from a smaller one",
+            ),
+            (
+                (rows["bound"] != ">") & open_,
+                "larger batch sizes lose more than the tolerance on average, but none for certain, so that the "
+                "interval has no upper end: give more seeds",
+            ),
         ):
-            if len(ends := rows[rows["bound"] == bound]):
-                said.append(f"{name}: {_at(ends)} {text}.")
+            if some.any():
+                said.append(f"{name}: {_at(rows[some])} {text}.")
     return said
 
 

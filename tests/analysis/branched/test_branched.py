@@ -98,6 +98,24 @@ def test_sentences_and_warnings_of_a_trunk():
     assert table.overview(found)["critical batch size"].tolist() == ["below 16", "at least 128 (from 64)"]
 
 
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ((8, 8.0, 16.0, "<"), "no larger batch size is within the tolerance: branch from a smaller one."),
+        ((8, 8.0, np.inf, "<"), "none for certain, so that the interval has no upper end: give more seeds."),
+        ((16, 8.0, np.inf, "="), "none for certain, so that the interval has no upper end: give more seeds."),
+        ((128, 64.0, np.inf, ">"), "every batch size is within the tolerance: give larger multiples."),
+        ((16, 8.0, 32.0, "="), None),
+    ],
+)
+def test_each_end_of_an_interval_has_its_own_cure(found, said):
+    made = rows(
+        step=[10], examples_seen=[80], loss=[0.4], **dict(zip(table.FOUND, [[each] for each in found], strict=True))
+    )
+    warned = table.warnings(made, pd.DataFrame(columns=table.LOSSES))
+    assert [said in each for each in warned] == ([] if said is None else [True])
+
+
 def test_a_request_without_branches_is_no_row_and_a_torn_one_is_refused(tmp_path):
     folder = tmp_path / "branched/digits/sgd/8-abc/linear-64"
     (folder / "studies").mkdir(parents=True)
