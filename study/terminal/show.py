@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from analysis.intervals import upper_bound
@@ -334,10 +335,29 @@ def _in_full(console: Console, table: Table) -> None:
     console.width = usual
 
 
+class WholeWords(Table):
+    """A table that folds its cells between words, if the words fit the terminal."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        texts = [[str(column.header), *map(str, column.cells)] for column in self.columns]
+        whole = [max(map(cell_len, of)) for of in texts]
+        parts = [of if self.columns[i].no_wrap else " ".join(of).split() for i, of in enumerate(texts)]
+        words = [max(map(cell_len, of), default=0) for of in parts]
+        gaps = 2 * (len(texts) - 1)
+        spare = options.max_width - gaps - sum(words)
+        if 0 <= spare < sum(whole) - sum(words):
+            order = sorted(range(len(texts)), key=lambda place: whole[place] - words[place])
+            for left, place in zip(range(len(order), 0, -1), order, strict=True):
+                more = min(whole[place] - words[place], spare // left)
+                self.columns[place].width = words[place] + more
+                spare -= more
+        yield from super().__rich_console__(console, options)
+
+
 def columns(*headings: str, left: Sequence[str] = ()) -> Table:
     """An empty table without lines; columns are right-aligned, except those in `left`. Too long words are folded: two
     names that are cut may look alike."""
-    table = Table(box=None, pad_edge=False)
+    table = WholeWords(box=None, pad_edge=False)
     for heading in headings:
         table.add_column(heading.replace("_", " "), justify="left" if heading in left else "right", overflow="fold")
     return table

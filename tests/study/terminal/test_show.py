@@ -1,6 +1,7 @@
 """What the terminal says before a sweep."""
 
 import math
+from io import StringIO
 from itertools import groupby
 from pathlib import Path
 
@@ -176,3 +177,19 @@ def test_large_checkpoints_are_mentioned(make_study, megabytes, lanes, minutes, 
     found = " ".join(capsys.readouterr().out.split())
     assert found.startswith(said) if said else not found
     warn.of_checkpoints([], 2, Console())
+
+
+CERTIFICATE = "certificate of trial 13 at step 21"
+HEADINGS = ("batch size", "search", "trials", "steps each", "examples", "ms a step", "evaluating", "at full budget")
+
+
+@pytest.mark.parametrize("width", [72, 80, 90, 120])
+@pytest.mark.parametrize("search", ["", "reruns of trial 13", "verified constant from 4", CERTIFICATE])
+def test_a_table_folds_between_words_where_they_fit(width, search):
+    table = show.columns(*HEADINGS)
+    table.add_row("64", search, "20", "21", "27 k", "0.221", "31%", "< 1 s")
+    out = StringIO()
+    Console(file=out, width=width).print(table)
+    printed = out.getvalue().split()
+    assert sorted(printed) == sorted(" ".join([*HEADINGS, "64", search, "20 21 27 k 0.221 31% < 1 s"]).split())
+    assert max(map(len, out.getvalue().splitlines())) <= width
