@@ -31,13 +31,13 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer", 
     ...     print(part)
     mlp_digits to validation cross entropy < 0.2:
     momentum needs 1.25 times (95%: 1.05 to 1.48) fewer steps than sgd over batch sizes 1 to 1,024
-    momentum and sgd are tied up to the critical batch size, over 1 to 32 (factors from 1.1 could have been seen)
+    momentum and sgd are tied up to the critical batch size, over 1 to 32 (a factor of 1.1 would have shown)
     momentum needs 1.51 times (95%: 1.12 to 2.03) fewer steps than sgd beyond the critical batch size, over 64 to 1,024.
     """
-    found = []
+    found: list[str] = []
     for (held, metric, threshold), group in pairs.groupby([FIXED[by], *GOAL], sort=True):
         subject = f"{held} to {goal_text(metric, threshold)}"
-        names = sorted({*group["a"], *group["b"]})
+        names, before = sorted({*group["a"], *group["b"]}), len(found)
         tied: list[pd.DataFrame] = []
         untold: list[pd.DataFrame] = []
         for _, pair in group.groupby(["a", "b"], sort=True):
@@ -49,8 +49,8 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer", 
             elif pair["ratio"].notna().any():  # else nothing can be compared: one has no known steps
                 (untold if _untold(_strongest(pair)) else tied).append(pair)
         if tied:
-            several = len(tied) < group.groupby(["a", "b"]).ngroups
-            found.append(f"{subject}: {_tied(tied, names, several, cure)}")
+            who = _who(tied, names, len(found) > before, len(tied) == group.groupby(["a", "b"]).ngroups)
+            found.append(f"{subject}: {who}, {_visible_by(tied, cure)}.")
         found += [f"{subject}: {_unknown(untold, cure)}."] if untold else []
         mine = limits[(limits[[FIXED[by], *GOAL]] == [held, metric, threshold]).all(axis=1)]
         found += [f"{subject}: {words}" for words in critical(names, mine, by)]
@@ -150,13 +150,14 @@ def visible(rows: Sequence[pd.Series]) -> str:
 
     >>> ends = [pd.Series({"low": low, "high": high}) for low, high in ((0.8, 1.25), (0.5, 2.0), (0.0, np.inf))]
     >>> visible(ends[:2]), visible(ends[2:])
-    ('factors from 1.2 to 2 could have been seen', 'the interval is open')
+    ('factors of 1.2 to 2 would have shown', 'the interval is open')
     """
     known = _factors(rows)
     if not known:
         return "the interval is open"
-    last = f" to {known[-1]:.2g}" if f"{known[-1]:.2g}" != f"{known[0]:.2g}" else ""
-    return f"factors from {known[0]:.2g}{last} could have been seen"
+    least, most = (f"{factor:.2g}" for factor in (known[0], known[-1]))
+    factors = f"a factor of {least}" if least == most else f"factors of {least} to {most}"
+    return f"{factors} would have shown"
 
 
 def _single(pair: pd.DataFrame) -> Iterator[str]:
@@ -208,15 +209,23 @@ def _searches(pair: pd.DataFrame) -> Iterator[str]:
         yield from _at(rows, "by the trials of the searches, at batch size")
 
 
-def _tied(tied: Sequence[pd.DataFrame], names: Sequence[str], several: bool, cure: bool) -> str:
-    """The pairs that are not shown to differ, and the factors that their strongest statements could have seen."""
+def _who(tied: Sequence[pd.DataFrame], names: Sequence[str], others: bool, every: bool) -> str:
+    """Which pairs are tied: all but those that a sentence is about, all that there are, or these alone."""
+    if others:
+        return f"no other pair of {listed(names)} is shown to differ: tied"
+    if every:
+        none = f"neither {listed(names, 'nor')}" if len(names) == 2 else f"none of {listed(names)}"
+        return f"{none} is shown to need fewer steps: tied"
+    pairs = [f"{pair['a'].iloc[0]} with {pair['b'].iloc[0]}" for pair in tied]
+    return f"tied: {listed(pairs)}"
+
+
+def _visible_by(tied: Sequence[pd.DataFrame], cure: bool) -> str:
+    """The factors that the strongest statements about these pairs could have seen."""
     rows = [row for pair in tied for row in _strongest(pair)]
     searches = cure and any(row.kind == SEARCHES for row in rows)
     seeds = f"; fresh seeds ({FRESH_SEEDS}) compare the tuned configurations seed by seed" if searches else ""
-    pairs = "no other pair of" if several else "neither" if len(names) == 2 else "none of"
-    who = listed(names, "nor") if pairs == "neither" else listed(names)
-    what = "is shown to differ" if several else "is shown to need fewer steps"
-    return f"{pairs} {who} {what}: tied, {visible(rows)}{seeds}."
+    return f"{visible(rows)}{seeds}"
 
 
 def _strongest(pair: pd.DataFrame) -> list[pd.Series]:
@@ -232,8 +241,9 @@ def _unknown(untold: Sequence[pd.DataFrame], cure: bool) -> str:
     said = f"it is not known yet whether {listed(names, 'or')} needs fewer steps"
     if len(names) > 2:
         every = len(untold) == len(names) * (len(names) - 1) // 2
-        which = f"which of {listed(names)}" if every else f"for every pair of {listed(names)} which one"
-        said = f"it is not known yet {which} needs fewer steps"
+        pairs = listed((f"of {pair['a'].iloc[0]} and {pair['b'].iloc[0]}" for pair in untold), "or")
+        which = f"which of {listed(names)} needs fewer steps" if every else f"which needs fewer steps {pairs}"
+        said = f"it is not known yet {which}"
     said += f": {_no_interval(rows)}"
     if not cure:
         return said

@@ -260,9 +260,10 @@ def _draw_limits(
         elif side and limit.definition != PROPORTIONAL:  # where curves still lie on one another
             _write(ax, limit.estimate, height, colour, side)
         notes[f"{label}: {BOUNDS[limit.estimate_bound]}{number(limit.estimate)}" if aside is None else label] = look
-        if limit.definition == CRITICAL and not np.isnan(low := getattr(limit, "estimate_low", np.nan)):
+        low, high = (getattr(limit, f"estimate_{end}", np.nan) for end in ("low", "high"))
+        if limit.definition == CRITICAL and (low > 0 or np.isfinite(high)):
             first, last = ax.get_xlim()
-            ends = [max(low, first), min(limit.estimate_high, last)]
+            ends = [max(low, first), min(high, last)]
             ax.plot(ends, [height] * 2, color=colour, label=ACROSS, **INTERVAL_ACROSS)
             notes[ACROSS] = INTERVAL_ACROSS
     return notes

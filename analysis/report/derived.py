@@ -18,6 +18,7 @@ from analysis.load import STUDY, StudyData
 from analysis.noise_scale import table as noise_scale
 from analysis.one_step import table as one_step
 from analysis.proxies import table as proxies
+from analysis.rises import shown
 from analysis.sizes import table as sizes
 from analysis.tables import (
     answers,
@@ -80,7 +81,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     goals, reruns = asked.readings, answers.rerun_steps(made, asked.readings)
     steps = tuned.table(steps_to_result.table(studies, goals=goals), reruns)
     fixed, points = of_s(studies), steps_to_result.points(steps)
-    ends = limits.table(scaling.table(fixed, goals, asked.base_batch_size), points, asked.base_batch_size)
+    ends = _limits(fixed, points, asked)
     cost, every_trial = steps_to_result.cost_table([each for each in made if each.begun]), trials.trials(studies, goals)
     falling, moved = best_errors.best_errors(fixed), transfer.steps(made)
     found = {
@@ -108,6 +109,12 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     }
     compared = proxies.table(found)
     return found if compared.empty else found | {"proxies": compared}
+
+
+def _limits(fixed: Sequence[StudyData], points: pd.DataFrame, asked: Asked) -> pd.DataFrame:
+    """The limits of scaling with their estimates; `points`: the steps of these studies."""
+    base = asked.base_batch_size
+    return shown.withheld(limits.table(scaling.table(fixed, asked.readings, base), points, base), points)
 
 
 def of_s(studies: Sequence[StudyData]) -> list[StudyData]:

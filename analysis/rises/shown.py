@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates import tuned
+from analysis.load import CURVE
 
 RISE = 1.3
 """A smaller rise is not named."""
@@ -54,6 +55,28 @@ def rise(curve: pd.DataFrame) -> Rise | None:
     if rises[last] < np.log(RISE) or not (_beyond_scatter(sizes, y) or _apart(curve, smaller, larger, len(sizes))):
         return None
     return Rise(smaller, larger, points[smaller], points[larger])
+
+
+def withheld(limits: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """Limits without the estimates of curves that rise: these come from curves that cannot.
+
+    Arguments:
+        limits, steps: from `analysis.estimates.limits.table` and `analysis.estimates.tuned.table`.
+
+    Returns:
+        `limits` with NaN in the numbers of such estimates, and with the bound `=`.
+
+    >>> limits, steps = (pd.read_csv(f"{published}/tables/{name}.csv") for name in ("scaling", "steps_to_result"))
+    >>> withheld(limits, steps)["estimate"].count() == limits["estimate"].count()
+    np.True_
+    """
+    rising = [key for key, curve in steps.groupby(CURVE) if rise(curve) is not None]
+    mine = limits.set_index(CURVE).index.isin(rising)
+    numbers = [name for name in limits if name.startswith("estimate") and name != "estimate_bound"]
+    return limits.assign(
+        **{name: limits[name].mask(mine) for name in numbers},
+        estimate_bound=limits["estimate_bound"].mask(mine, "="),
+    )
 
 
 def _beyond_scatter(sizes: np.ndarray, y: np.ndarray) -> bool:

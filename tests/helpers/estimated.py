@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates import limits, pairs, tuned
+from analysis.rises import shown
 from analysis.tables import answers, compare, scaling, steps_to_result
 
 
@@ -20,7 +21,7 @@ def estimated(studies, goals=(None,), by="optimizer", base=None) -> Estimated:
     searches = [study for study in studies if study.branch.rerun is None]
     runs = answers.rerun_steps(studies, goals)
     steps = tuned.table(steps_to_result.table(searches, goals=goals), runs)
-    found = limits.table(scaling.table(searches, goals, base), steps, base)
+    found = shown.withheld(limits.table(scaling.table(searches, goals, base), steps, base), steps)
     return Estimated(steps, found, pairs.table(compare.table(searches, goals, by), steps, found, runs, by))
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.estimates import tuned, verdicts
+from analysis.estimates import convex, tuned, verdicts
 from analysis.estimates.pairs import ALL
 from analysis.labels import OPTIMIZERS, listed, optimizer_text
 from analysis.report.answer.values import CRITICAL, USEFUL, Limit, curves, limit, size
@@ -163,7 +163,7 @@ def _faster(pairs: pd.DataFrame) -> str:
 
 
 def _unlimited(optimizer: str, curve: pd.DataFrame, limits: pd.DataFrame) -> str:
-    """A curve without a critical batch size: what its few points show."""
+    """A curve without a critical batch size: what its few points show, or that its steps rise."""
     name = optimizer_text(optimizer)
     points = tuned.points(curve)
     reached = [size for size, steps in points.items() if not np.isinf(steps)]
@@ -176,6 +176,8 @@ def _unlimited(optimizer: str, curve: pd.DataFrame, limits: pd.DataFrame) -> str
         return f"{name} {MISSED}"
     if len(reached) == 1:
         return f"{name} reached the goal at batch size {reached[0]:,}{alone}"
+    if curve["point"].count() >= convex.FEWEST:
+        return f"the steps of {name} rise with the batch size"
     useful = limit(limits, optimizer, USEFUL)
     if useful.bound == ">" and useful.size == reached[-1]:
         return f"{name} still saves steps at batch size {reached[-1]:,}"

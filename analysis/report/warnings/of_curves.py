@@ -97,7 +97,7 @@ def _rises(answered: Answered, steps: pd.DataFrame) -> Iterator[Caution]:
             text = (
                 f"steps rise from {number(rise.fewer)} at batch size {rise.smaller:,} to {number(rise.more)} at "
                 f"{rise.larger:,}, by more than noise explains, although a well-tuned larger batch needs no more "
-                f"steps, so do not trust the limits of scaling; likely: {listed((each.text for each in found), 'or')}"
+                f"steps, so no limits of scaling are read; likely: {listed((each.text for each in found), 'or')}"
             )
             cure = listed((each.cure for each in found), "or")
             yield Caution("rising", (workload, optimizer, goal), None, text, cure)

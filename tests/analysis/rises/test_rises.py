@@ -111,7 +111,7 @@ def test_a_rise_is_warned_of_and_a_flat_curve_is_not(sweep, tmp_path):
     [found] = [each for each in said if "rise" in each]
     assert found.startswith(
         "tiny, momentum: steps rise from 200 at batch size 8 to 1,300 at 2,048, by more than noise explains, although "
-        "a well-tuned larger batch needs no more steps, so do not trust the limits of scaling; likely: "
+        "a well-tuned larger batch needs no more steps, so no limits of scaling are read; likely: "
     )
     assert "widen search.space.learning_rate" in found
     assert not [each for each in build.read([tmp_path / "flat"]).warnings if "rise" in each]
