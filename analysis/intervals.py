@@ -193,6 +193,7 @@ def grid_error(width: Any, noise: Any) -> Any:
     Every value is moved to the end of its cell. Half a cell of this is common to all, and the rest averages out if the
     noise of seeds is as wide as a cell, as dither does (Widrow & Kollar 2008, chapter 4): the harmonics of a sawtooth,
     w^2 / (2 pi^2 k^2), damped by exp(-(2 pi k noise / w)^2). Without noise, all seeds end in one cell: w / sqrt(12).
+    Rounded to 1e-4: less changes no interval.
 
     Arguments:
         width: of the cell, on log steps, w; the error of a width that is NaN is NaN.
@@ -205,7 +206,7 @@ def grid_error(width: Any, noise: Any) -> Any:
     k = np.arange(1, HARMONICS + 1)
     wide = np.where(width > 0, width, 1.0)
     damped = np.exp(-((2 * np.pi * k * (noise / wide)[..., None]) ** 2)) / k**2
-    return np.where(width == 0, 0.0, width * np.sqrt(damped.sum(axis=-1) / 2) / np.pi)
+    return np.round(np.where(width == 0, 0.0, width * np.sqrt(damped.sum(axis=-1) / 2) / np.pi), 4)
 
 
 def without_grid(deviation: Any, width: Any) -> Any:

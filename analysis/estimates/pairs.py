@@ -274,14 +274,17 @@ def sign_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, 
 def _tuned(paired: Mapping[int, np.ndarray], size: int, a: Measured, b: Measured, confidence: float) -> Interval:
     """The mean of d at one batch size, with the noise of seeds, the scatter of both curves and the evaluation grid.
 
-    NaN if a seed missed the goal or is not known, or if a scatter is unknown. Student's t has the degrees of freedom of
-    the largest term.
+    The median with its larger error takes the place of the mean if the steps of a seed are an upper bound. NaN if a
+    seed missed the goal, or if a scatter or the median is unknown. Student's t has the degrees of freedom of the
+    largest term.
     """
-    known = [d[:, 0] for d in paired.values() if _known(d) and len(d) > 1]
-    free = sum(len(d) - 1 for d in known)
-    spread = sum(float(((d - d.mean()) ** 2).sum()) for d in known) / free if free else np.nan
-    terms = [(spread / len(paired[size]), free), (a.residual_sd**2, a.free), (b.residual_sd**2, b.free)]
-    middle = _middle(paired[size]) if _known(paired[size]) else np.nan
+    d = paired[size]
+    known = [each[:, 0] for each in paired.values() if _known(each) and len(each) > 1]
+    free = sum(len(each) - 1 for each in known)
+    spread = sum(float(((each - each.mean()) ** 2).sum()) for each in known) / free if free else np.nan
+    of_seeds = (1.0 if _known(d) else tuned.MEDIAN**2) * spread / len(d)
+    terms = [(of_seeds, free), (a.residual_sd**2, a.free), (b.residual_sd**2, b.free)]
+    middle = _middle(d) if np.isfinite(d).all() else np.nan
     variances = [variance for variance, _ in terms]
     half = tuned.half_width(np.sqrt(sum(variances)), terms[int(np.argmax(variances))][1], confidence)
     half = np.hypot(half, _grid([size], a, b))

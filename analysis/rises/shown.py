@@ -107,10 +107,11 @@ def _critical(sizes: tuple[float, ...]) -> float:
 
 def _apart(curve: pd.DataFrame, smaller: int, larger: int, count: int) -> bool:
     """Whether the intervals of two batch sizes lie apart: of searches, tuning included; of fresh seeds, which leave it
-    out, only with too few batch sizes for a scatter."""
+    out, only with too few batch sizes for a scatter, and by RISE, as tuning scatters, too."""
     by_seeds = tuned.reads_seeds(curve)
     if by_seeds and count >= ENOUGH:
         return False
     low, high = (f"tuned_{end}" if by_seeds else end for end in ("low", "high"))
     rows = curve.set_index("batch_size")
-    return bool(rows[low].astype("float64")[larger] > rows[high].astype("float64")[smaller])
+    least, most = rows[low].astype("float64")[larger], rows[high].astype("float64")[smaller]
+    return bool(least > (RISE if by_seeds else 1.0) * most)

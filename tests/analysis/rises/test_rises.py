@@ -36,6 +36,10 @@ CURVES = {
         curve([100, 200, 300], read_from="fresh seeds", tuned_low=LOW_HIGH[0], tuned_high=LOW_HIGH[1]),
         (2, 32),
     ),
+    "few batch sizes of fresh seeds, intervals hardly apart": (
+        curve([100, 140], read_from="fresh seeds", tuned_low=[90.0, 125.0], tuned_high=[110.0, 155.0]),
+        None,
+    ),
     "few batch sizes, intervals overlap": (curve([100, 200, 300], low=WIDE[0], high=WIDE[1]), None),
     "few batch sizes, no intervals": (curve([100, 200, 300]), None),
     "flat": (curve([100] * 7), None),
