@@ -180,16 +180,15 @@ def statements(a: Measured, b: Measured, confidence: float = 0.95) -> list[State
     critical = np.fmin(a.critical, b.critical)
     critical = critical if critical <= min(a.smaller_up_to, b.smaller_up_to) else np.nan
     middles = {size: _middle(d) for size, d in paired.items()}
-    known = [size for size, middle in middles.items() if not np.isnan(middle)]
-    ranges = {ALL: known, UP_TO: [size for size in known if size <= critical]}
-    ranges[BEYOND] = [size for size in known if size > critical]
+    ranges = {ALL: list(paired), UP_TO: [size for size in paired if size <= critical]}
+    ranges[BEYOND] = [size for size in paired if size > critical]
     found = [
-        (kind, sizes, _mean(np.array([[middles[size]] * 2 for size in sizes]), _grid(sizes, a, b), confidence))
+        (kind, sizes, _of_range([middles[size] for size in sizes], _grid(sizes, a, b), confidence))
         for kind, sizes in ranges.items()
         if len(sizes) >= FEWEST
     ]
     found += [(ONE, [size], _tuned(paired, size, a, b, confidence)) for size in paired]
-    found += [(CONFIGURATIONS, [size], _mean(d, _grid([size], a, b), confidence)) for size, d in paired.items()]
+    found += [(CONFIGURATIONS, [size], _of_seeds(d, _grid([size], a, b), confidence)) for size, d in paired.items()]
     with np.errstate(over="ignore"):
         return [
             Statement(kind, sizes[0], sizes[-1], *np.exp(interval).tolist())
@@ -216,16 +215,17 @@ def _known(d: np.ndarray) -> bool:
     return bool(np.isfinite(d).all() and (d[:, 0] == d[:, 1]).all())
 
 
-def _middle(d: np.ndarray) -> float:
-    """The mean of d [K, 2], or the median if a seed missed the goal or is not known; its infinite halves have no
-    middle. NaN if the ends do not agree on the median."""
+def _middle(d: np.ndarray) -> tuple[float, float]:
+    """The mean of d [K, 2], or the median if a seed missed the goal or is not known, and how far it may be off: half
+    the distance of the medians of both ends."""
     if _known(d):
-        return float(d[:, 0].mean())
+        return float(d[:, 0].mean()), 0.0
     least, most = (_median(ends) for ends in d.T)
-    return least if least == most else np.nan
+    return (least, 0.0) if least == most else ((least + most) / 2, (most - least) / 2)
 
 
 def _median(values: np.ndarray) -> float:
+    """The median; infinite halves have no middle, and 0 takes its place."""
     middle = np.sort(values)[[(len(values) - 1) // 2, len(values) // 2]]
     return float(middle.sum() / 2) if np.isfinite(middle).any() or middle[0] == middle[1] else 0.0
 
@@ -239,19 +239,33 @@ def _grid(sizes: Sequence[int], a: Measured, b: Measured) -> float:
     return float(SAWTOOTH * np.mean([a.grid.get(size, 0.0) + b.grid.get(size, 0.0) for size in sizes]))
 
 
-def _mean(d: np.ndarray, grid: float, confidence: float) -> Interval:
-    """The mean of d [n, 2] with Student's t, or its median with the interval of a sign test if any d is infinite or not
-    known.
+def _of_range(middles: Sequence[tuple[float, float]], grid: float, confidence: float) -> Interval:
+    """The mean of the middles of several batch sizes, wider by how far these may be off on average."""
+    values, off = np.array(middles).T
+    middle, low, high = _mean(values, grid, confidence)
+    return middle, low - float(off.mean()), high + float(off.mean())
+
+
+def _of_seeds(d: np.ndarray, grid: float, confidence: float) -> Interval:
+    """The mean of d [K, 2] at one batch size; where it is not known, its median, and a sign test of both ends."""
+    if _known(d):
+        return _mean(d[:, 0], grid, confidence)
+    (low, _), (_, high) = (sign_interval(ends, confidence) for ends in d.T)
+    return _middle(d)[0], low - grid, high + grid
+
+
+def _mean(values: np.ndarray, grid: float, confidence: float) -> Interval:
+    """The mean of values [n] with Student's t, or their median with the interval of a sign test if any is infinite.
 
     Arguments:
-        grid: from `_grid`; d does not show it.
+        grid: from `_grid`; the values do not show it.
     """
-    middle = _middle(d)
-    if not _known(d):
-        (low, _), (_, high) = (sign_interval(ends, confidence) for ends in d.T)
-        return middle, low - grid, high + grid
-    error = float(d[:, 0].std(ddof=1) / np.sqrt(len(d))) if len(d) > 1 else np.nan
-    half = float(np.hypot(tuned.half_width(error, len(d) - 1, confidence), grid))
+    if not np.isfinite(values).all():
+        low, high = sign_interval(values, confidence)
+        return _median(values), low - grid, high + grid
+    middle = float(values.mean())
+    error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else np.nan
+    half = float(np.hypot(tuned.half_width(error, len(values) - 1, confidence), grid))
     return middle, middle - half, middle + half
 
 
@@ -274,9 +288,9 @@ def sign_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, 
 def _tuned(paired: Mapping[int, np.ndarray], size: int, a: Measured, b: Measured, confidence: float) -> Interval:
     """The mean of d at one batch size, with the noise of seeds, the scatter of both curves and the evaluation grid.
 
-    The median with its larger error takes the place of the mean if the steps of a seed are an upper bound. NaN if a
-    seed missed the goal, or if a scatter or the median is unknown. Student's t has the degrees of freedom of the
-    largest term.
+    The median with its larger error takes the place of the mean if the steps of a seed are an upper bound, wider by
+    how far it may be off. NaN if a seed missed the goal, or if a scatter is unknown. Student's t has the degrees of
+    freedom of the largest term.
     """
     d = paired[size]
     known = [each[:, 0] for each in paired.values() if _known(each) and len(each) > 1]
@@ -284,8 +298,8 @@ def _tuned(paired: Mapping[int, np.ndarray], size: int, a: Measured, b: Measured
     spread = sum(float(((each - each.mean()) ** 2).sum()) for each in known) / free if free else np.nan
     of_seeds = (1.0 if _known(d) else tuned.MEDIAN**2) * spread / len(d)
     terms = [(of_seeds, free), (a.residual_sd**2, a.free), (b.residual_sd**2, b.free)]
-    middle = _middle(d) if np.isfinite(d).all() else np.nan
+    middle, off = _middle(d) if np.isfinite(d).all() else (np.nan, 0.0)
     variances = [variance for variance, _ in terms]
     half = tuned.half_width(np.sqrt(sum(variances)), terms[int(np.argmax(variances))][1], confidence)
-    half = np.hypot(half, _grid([size], a, b))
+    half = np.hypot(half, _grid([size], a, b)) + off
     return middle, middle - float(half), middle + float(half)

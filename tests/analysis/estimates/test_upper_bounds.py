@@ -19,23 +19,30 @@ KNOWN = 4096
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "kinds"),
+    ("a", "b", "least", "most"),
     [
-        ([BOUND, 18, 18, 18, 18, 18], [30] * 6, {ALL, CONFIGURATIONS, ONE}),  # the median of d is known
-        ([18] * 6, [BOUND, 30, 30, 30, 30, 30], {ALL, CONFIGURATIONS, ONE}),
-        ([BOUND] * 3 + [18] * 3, [30] * 6, set()),  # it is not
-        ([BOUND] * 6, [30] * 6, set()),
-        ([18] * 6, [30] * 6, {ALL, CONFIGURATIONS, ONE}),
+        ([BOUND, 19, 19, 19, 19, 19], [19] * 6, 1, 1),  # the median of the ratios is known
+        ([19] * 6, [BOUND, 19, 19, 19, 19, 19], 1, 1),
+        ([19] * 3 + [BOUND] * 3, [19] * 6, 1, 23**0.5),  # one of the two middle ones is not
+        ([19] * 6, [19] * 3 + [BOUND] * 3, 23**-0.5, 1),
+        ([BOUND] * 6, [19] * 6, 1, (22 * 23) ** 0.5),
+        ([BOUND] * 6, [BOUND] * 6, (22 * 23) ** -0.5, (22 * 23) ** 0.5),
+        ([19] * 6, [19] * 6, 1, 1),
     ],
-    ids=["a_of_one_seed", "b_of_one_seed", "a_of_half", "a_of_all", "none"],
+    ids=["a_of_one_seed", "b_of_one_seed", "a_of_half", "b_of_half", "a_of_all", "both_of_all", "none"],
 )
-def test_steps_that_are_an_upper_bound_are_no_known_ratio(a, b, kinds):
+def test_intervals_hold_all_ratios_that_upper_bounds_leave(a, b, least, most):
     """Seeds that met the goal at the first evaluation may have needed any number of steps up to it."""
-    size = [20.0, 21.0, 22.0, 23.0, 24.0, 25.0]
-    known = {KNOWN: ends(size, 18)}
-    one, other = (Measured({each: ends(size, before) for each in SIZES} | known, 0.1, 2, NAN) for before in (a, b))
-    found = [each for each in statements(one, other) if each.smallest_batch_size != KNOWN]
-    assert {statement.kind for statement in found} == kinds
+    steps = [20.0, 21.0, 22.0, 23.0, 24.0, 25.0]
+    one, other = ({each: ends(steps, before) for each in SIZES} for before in (a, b))
+    found = statements(Measured(one, NAN, 2, NAN), Measured(other, NAN, 2, NAN))
+    over_all = next(each for each in found if each.kind == ALL)
+    assert (over_all.low, over_all.high) == pytest.approx((least, most))
+    known = {KNOWN: ends(steps, 19)}
+    found = statements(Measured(one | known, 0.1, 2, NAN), Measured(other | known, 0.1, 2, NAN))
+    alone = next(each for each in found if each.kind == ONE)
+    of_curves = float(np.exp(tuned.half_width(0.1 * 2**0.5, 2)))
+    assert (alone.low, alone.high) == pytest.approx((least / of_curves, most * of_curves))
 
 
 def test_an_upper_bound_opens_the_side_of_an_interval_that_it_may_lie_on():
