@@ -119,8 +119,9 @@ def fitted(steps: pd.DataFrame) -> pd.DataFrame:
         tuned.SEEDS: seeds.assign(steps_to_result=seeds["tuned_steps"], reached=reached),
         tuned.SEARCH: steps.assign(reached=steps["reached"].astype(bool)),
     }
-    known = {name: each[~bounds(each, each["steps_to_result"])] for name, each in through.items()}
-    found = pd.concat([fits.table(points).assign(read_from=name) for name, points in known.items()])
+    known = {name: rows[~bounds(rows, rows["steps_to_result"])] for name, rows in through.items()}
+    each = [fits.table(points).assign(read_from=name) for name, points in known.items()]
+    found = pd.concat([table for table in each if len(table)] or each)
     order = {key: number for number, key in enumerate(steps.groupby(CURVE, sort=False).groups)}
     keys = pd.Series([order[key] for key in found[CURVE].itertuples(index=False, name=None)], found.index, dtype=int)
     return found.iloc[np.argsort(keys.to_numpy(), kind="stable")].reset_index(drop=True)

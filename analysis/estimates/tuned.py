@@ -132,8 +132,8 @@ def _of_search(curve: pd.DataFrame) -> np.ndarray:
 def median(steps: np.ndarray, before: np.ndarray | float = np.nan) -> float:
     """The median of steps [K] on a log scale: infinite if half or more missed the goal, NaN without any.
 
-    Of an even number, the lower median if that is only an upper bound: it bounds a median, where a mean of both would
-    pass for a known one.
+    Of an even number that met the goal, the lower median if it is only an upper bound: it bounds a median, where a mean
+    of both would pass for a known one.
 
     Arguments:
         before: the last measured step before each; 0 if the steps are only an upper bound, NaN if it is unknown.
@@ -146,7 +146,7 @@ def median(steps: np.ndarray, before: np.ndarray | float = np.nan) -> float:
     if not len(steps):
         return np.nan
     middle = np.argsort(steps)[[(len(steps) - 1) // 2, len(steps) // 2]]
-    if fewest(steps, before)[middle[0]] < steps[middle[0]]:
+    if fewest(steps, before)[middle[0]] < steps[middle[0]] and np.isfinite(steps[middle[1]]):
         return float(steps[middle[0]])
     return float(np.sqrt(steps[middle].prod()))
 

@@ -96,7 +96,7 @@ def branched(ax: Axes, table: pd.DataFrame) -> None:
     canvas.heading(ax, str(first["workload"]), note)
     lines: list[Any] = []
     for place, ((optimizer, *_), rows) in enumerate(
-        shown.groupby(["optimizer", "rule", "factors", "window"], sort=False)
+        shown.groupby(["optimizer", "rule", "factors", "window"], sort=False, observed=True)
     ):
         colour = COLOURS[place % len(COLOURS)]
         look: Any = {"color": colour, "transform": canvas.aside(ax, 4 * place)}

@@ -48,7 +48,7 @@ def by_seeds(studies):
 KNOWN, FEW_SEEDS, AT_ONCE = comparisons.KNOWN, comparisons.FEW_SEEDS, comparisons.AT_ONCE
 SEEDED = {
     "apart": ({8: (400, [400, 440]), 64: (90, [100, 91])}, {8: (420, KNOWN, True), 64: (100, KNOWN, False)}),
-    "tied": ({8: (110, [80, 140]), 64: (90, [130, 80])}, {8: (110, KNOWN, False), 64: (100, KNOWN, False)}),
+    "tied": ({8: (110, [85, 140]), 64: (90, [130, 85])}, {8: (110, KNOWN, False), 64: (100, KNOWN, False)}),
     "lucky search": ({8: (100, [110, 120]), 64: (90, [400, 440])}, {8: (120, KNOWN, False), 64: (420, KNOWN, True)}),
     "missed": ({8: (100, [110, 120]), 64: (50, [50, None])}, {8: (120, KNOWN, False), 64: (np.inf, KNOWN, True)}),
     "one seed": ({8: (400, [400]), 64: (90, [100])}, {8: (400, FEW_SEEDS, False), 64: (100, KNOWN, False)}),

@@ -61,6 +61,7 @@ def test_an_upper_bound_opens_the_side_of_an_interval_that_it_may_lie_on():
         ([20, 20, 40, 60], [BOUND, BOUND, 36, 55], 20),
         ([20, 30, 40, 60], [BOUND, 27, 36, 55], 1200**0.5),
         ([20, 30, 40], [BOUND, 27, 36], 30),
+        ([20, np.inf], [BOUND, NAN], np.inf),  # half missed the goal
         ([1, 4], [BOUND, 3], 2),  # step 1 is the first that there is
     ],
 )
