@@ -1,5 +1,6 @@
 """Write numbers, durations, goals and lists for people, the same way everywhere. Standard library only."""
 
+import re
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from math import floor, isinf, log10
@@ -19,6 +20,17 @@ TIMEOUT = "timeout"
 BOUNDS = {"=": "", ">": "≥ ", "<": "≤ "}
 """Bound -> its prefix before a number in a table."""
 BOUNDS_IN_WORDS = {"=": "", ">": "at least ", "<": "at most "}
+SYMBOLS = r"B_n|eps_max"
+"""Symbols of formulas, whose underscore stands for a subscript."""
+
+
+def heading(name: str) -> str:
+    """The name of a column as people read it: spaces for underscores, but not within a symbol.
+
+    >>> heading("batch_size"), heading("B_n, log space"), heading("steps_max")
+    ('batch size', 'B_n, log space', 'steps max')
+    """
+    return re.sub(rf"\b({SYMBOLS})\b|_", lambda found: found[1] or " ", name)
 
 
 def number(value: float) -> str:

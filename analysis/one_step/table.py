@@ -106,7 +106,7 @@ def overview(fits: pd.DataFrame) -> pd.DataFrame:
                 "batch size": f"{row['batch_size']:,}",
                 "step": f"{row['step']:,}",
                 "step of": FORMS[row["form"]],
-                "eps max": number(row["eps_max"]),
+                "eps_max": number(row["eps_max"]),
                 **{f"B_n, {space} space": in_words(each) for space, each in by_space.items()},
                 "batch sizes": f"{row['points']} of {row['points'] + row['left_out']}",
             }

@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from analysis.intervals import upper_bound
-from analysis.labels import about, counted, goal_text, number, rough, value_text
+from analysis.labels import about, counted, goal_text, heading, number, rough, value_text
 from analysis.units import TOKENS
 from study.schedules import OWN, SCHEDULE, Schedule
 
@@ -104,7 +104,7 @@ def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
     for names, space in ((varied, " "), *((varied[:count], "\n") for count in range(len(varied), -1, -1))):
         unit = "tokens" if "tokens_to_result" in curve and curve["tokens_to_result"].notna().any() else "examples"
         headings = ("batch size", "steps", *(["fresh seeds"] if again else []), unit, *names, *counts)
-        table = columns(*(heading.replace("_", " ").replace(" ", space) for heading in headings))
+        table = columns(*(heading(name).replace(" ", space) for name in headings))
         for row in curve.to_dict("records"):
             table.add_row(
                 f"{row['batch_size']:,}",
@@ -358,6 +358,6 @@ def columns(*headings: str, left: Sequence[str] = ()) -> Table:
     """An empty table without lines; columns are right-aligned, except those in `left`. Too long words are folded: two
     names that are cut may look alike."""
     table = WholeWords(box=None, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading.replace("_", " "), justify="left" if heading in left else "right", overflow="fold")
+    for name in headings:
+        table.add_column(heading(name), justify="left" if name in left else "right", overflow="fold")
     return table

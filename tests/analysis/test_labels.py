@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from analysis.labels import about, duration, goal_text, number, rough
+from analysis.labels import about, duration, goal_text, heading, number, rough
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,15 @@ from analysis.labels import about, duration, goal_text, number, rough
 )  # fmt: skip
 def test_numbers(value, text):
     assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("batch_size", "batch size"), ("B_n", "B_n"), ("B_n, log space", "B_n, log space"), ("eps_max", "eps_max"),
+     ("eps_max_low", "eps max low"), ("steps_n", "steps n"), ("B_norm", "B norm"), ("", "")],
+)  # fmt: skip
+def test_headings_keep_symbols(name, text):
+    assert heading(name) == text
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ from helpers.made_tables import METRIC, panels_of
 
 from analysis.load import LoadError, load
 from analysis.one_step import table
+from analysis.report import html_tables
 from analysis.report.build import read
+from study.terminal.show import columns
 
 SIZES = (4, 16, 64, 256)
 NAMES = {"workload": "digits", "optimizer": "sgd", "batch_size": 8, "goal_metric": METRIC, "goal_threshold": 0.05}
@@ -95,6 +97,14 @@ def test_the_sentence_compares_with_measured_limits():
     assert "at a B_n of 20 (15 to 130) at step 10 and 90 (60 to 130) at step 40, where it reached its goal" in said
     assert said.endswith("measured by steps: critical batch size 62 (46 to 84).")
     assert "at step 10, short of its goal (fitted" in table.sentences(measured.iloc[:1], limits)[0]
+
+
+def test_headings_keep_the_symbols_of_the_text():
+    both = pd.concat([fits(step=[10]), fits(step=[10], space="linear")])
+    names = list(table.overview(both))
+    wanted = ["eps_max", "B_n, log space", "B_n, linear space"]
+    assert [column.header for column in columns(*names).columns][5:8] == wanted
+    assert [html_tables.header(name) for name in names][5:8] == wanted
 
 
 def test_a_curve_that_does_not_bend_is_named():
