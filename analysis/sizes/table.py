@@ -264,6 +264,15 @@ def _between(low: float, high: float) -> str:
     return "unknown" if np.isnan(low) else f"{low:.3g} to {high:.3g}"
 
 
+def _beyond(size: float, law: Mapping[str, Any]) -> str:
+    """How far a size lies outside those that the law was fitted to, as the end of a sentence; empty if it does not."""
+    if size > law["largest"]:
+        return f", if the law holds up to {number(size / law['largest'])} times the largest size that was fitted"
+    if size < law["smallest"]:
+        return f", if the law holds down to {number(size / law['smallest'])} times the smallest size that was fitted"
+    return ""
+
+
 def sentences(table: pd.DataFrame, predicted: pd.DataFrame) -> list[str]:
     """A sentence for each law, and one for each prediction.
 
@@ -290,7 +299,7 @@ def sentences(table: pd.DataFrame, predicted: pd.DataFrame) -> list[str]:
         mine = predicted[(predicted[LAW] == [row[name] for name in LAW]).all(axis=1)] if len(predicted) else predicted
         said += [
             f"At {row['axis']} {number(each['size'])} it predicts {number(each['critical_batch_size'])} "
-            f"({number(each['low'])} to {number(each['high'])})."
+            f"({number(each['low'])} to {number(each['high'])}){_beyond(each['size'], row)}."
             for each in mine.to_dict("records")
         ]
     return said

@@ -110,6 +110,21 @@ def test_predictions_have_the_interval_of_the_law():
     assert said[1].startswith("At width 1,024 it predicts 80")
 
 
+@pytest.mark.parametrize(
+    ("at", "end"),
+    [
+        (64, ")."),
+        (200, ")."),
+        (256, ")."),
+        (1024, "), if the law holds up to 4 times the largest size that was fitted."),
+        (16, "), if the law holds down to 0.250 times the smallest size that was fitted."),
+    ],
+)
+def test_predictions_beyond_the_fitted_sizes_say_how_far_they_go(at, end):
+    laws = table.laws(made(low=[15, 22, 30], high=[27, 36, 53]))
+    assert table.sentences(laws, table.predictions(laws, [at]))[1].rpartition(")")[2] == end[1:]
+
+
 def test_no_dependence_is_said():
     laws = table.laws(made(critical=(20, 30, 21)))
     assert "no dependence is shown" in table.sentences(laws, table.predictions(laws, []))[0]
