@@ -14,6 +14,8 @@ from analysis.sizes.table import law
 
 BAR, TUNED_FOR = "95 % interval", "tuned for"
 LAW = "power law, with its 95 % interval"
+CARETS = {">": (CARETUP, "lower bound"), "<": (CARETDOWN, "upper bound")}
+"""Bound of a critical batch size -> its marker and what it means."""
 
 
 def critical_by_goal(ax: Axes, table: pd.DataFrame) -> None:
@@ -37,7 +39,7 @@ def critical_by_goal(ax: Axes, table: pd.DataFrame) -> None:
         _draw_intervals(ax, rows, line.get_color(), 5 * (position - (count - 1) / 2))
     for threshold in table["goal_threshold"][table["recorded"].astype(bool)].unique():
         ax.plot([threshold] * 2, ax.get_ylim(), color=MUTED, label=TUNED_FOR, zorder=1, **canvas.DOTTED)
-    canvas.legend(ax, lines, {BAR: canvas.BAR, TUNED_FOR: canvas.DOTTED})
+    canvas.legend(ax, lines, {BAR: canvas.BAR} | _carets(table) | {TUNED_FOR: canvas.DOTTED})
 
 
 def critical_by_size(ax: Axes, table: pd.DataFrame, size_laws: pd.DataFrame | None = None) -> None:
@@ -53,7 +55,7 @@ def critical_by_size(ax: Axes, table: pd.DataFrame, size_laws: pd.DataFrame | No
     >>> made = pd.DataFrame({"critical_batch_size": [20, 28.3, 40, 50]} | ends | law)
     >>> critical_by_size(ax, made, laws(made))
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
-    ['sgd', '95 % interval', 'power law, with its 95 % interval']
+    ['sgd', '95 % interval', 'lower bound', 'power law, with its 95 % interval']
     """
     table = table.assign(y=table["critical_batch_size"], batch_size=table["size"])
     ends = pd.concat([table["y"], *(table[end].where(table[end] > 0) for end in ("low", "high"))])
@@ -70,7 +72,14 @@ def critical_by_size(ax: Axes, table: pd.DataFrame, size_laws: pd.DataFrame | No
             value, low, high = law(row).predict(across)
             ax.plot(across, value, **look, **canvas.DASHED)
             ax.fill_between(across, low, high, alpha=0.12, linewidth=0, **look)
-    canvas.legend(ax, lines, {BAR: canvas.BAR} | ({LAW: canvas.DASHED} if fitted else {}))
+    canvas.legend(ax, lines, {BAR: canvas.BAR} | _carets(table) | ({LAW: canvas.DASHED} if fitted else {}))
+
+
+def _carets(table: pd.DataFrame) -> dict[str, Any]:
+    """The notes of a legend on the bounds that are drawn."""
+    there = set(table["bound"])
+    look: Any = {"linestyle": "none", "markersize": 9}
+    return {meaning: {"marker": caret, **look} for bound, (caret, meaning) in CARETS.items() if bound in there}
 
 
 def _draw_intervals(ax: Axes, rows: pd.DataFrame, colour: Any, shift: float = 0.0) -> None:
@@ -79,6 +88,6 @@ def _draw_intervals(ax: Axes, rows: pd.DataFrame, colour: Any, shift: float = 0.
     bottom, top = ax.get_ylim()
     for row in rows.dropna(subset="low").itertuples():
         ax.plot([row.batch_size] * 2, [max(row.low, bottom), min(row.high, top)], label=BAR, **look, **canvas.BAR)
-    for bound, caret in (("<", CARETDOWN), (">", CARETUP)):
+    for bound, (caret, _) in CARETS.items():
         beyond = rows[rows["bound"] == bound]
         ax.plot(beyond["batch_size"], beyond["y"], marker=caret, linestyle="none", markersize=9, **look)

@@ -181,9 +181,23 @@ def test_the_figure_shows_values_bounds_law_and_interval():
     law = next(line for line in ax.lines if line.get_linestyle() == "--")
     assert np.interp(128, *law.get_data()) == pytest.approx(28.3, rel=0.02)
     assert len(ax.collections) == 1
-    assert "power law, with its 95 % interval" in [text.get_text() for text in ax.get_legend().get_texts()]
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert legend == ["sgd", "95 % interval", "lower bound", "power law, with its 95 % interval"]
     [ax] = panels_of("critical_by_size", {"sizes": rows, "size_laws": tables["size_laws"][:0]})
     assert "power law, with its 95 % interval" not in [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+@pytest.mark.parametrize("name", ["critical_by_size", "critical_by_goal"])
+@pytest.mark.parametrize(
+    ("bounds", "said"),
+    [("===", []), ("==>", ["lower bound"]), ("<==", ["upper bound"]), ("<=>", ["lower bound", "upper bound"])],
+)
+def test_the_legend_explains_the_carets_that_are_drawn(name, bounds, said):
+    rows = made(bound=[*bounds]).assign(recorded=False, goal_threshold=[0.1, 0.2, 0.3])
+    rows = rows.assign(goal_threshold=0.2) if name == "critical_by_size" else rows
+    [ax] = panels_of(name, {"sizes": rows, "critical_by_goal": rows})
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert sorted(each for each in legend if "bound" in each) == said
 
 
 @pytest.mark.slow
