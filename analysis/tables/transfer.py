@@ -189,7 +189,7 @@ def lost(moved: pd.DataFrame, tuned: pd.DataFrame) -> dict[str, float]:
         ratios = ours[0] / theirs[0], intervals.fewest(*ours) / theirs[0], ours[0] / intervals.fewest(*theirs)
     # If both missed the goal, the transfer gets no credit.
     found, least, most = (np.where(np.isnan(each), np.inf, each) for each in ratios)
-    within = np.exp(intervals.moved_by_grid(*ours) + intervals.moved_by_grid(*theirs))
+    within = float(np.exp(intervals.moved_by_grid(*ours) + intervals.moved_by_grid(*theirs)))
     low, high = intervals.interval(least, 1)[0] / within, intervals.interval(most, 1)[1] * within
     return {"steps_lost": float(intervals.median_best_of(found, 1)), "lost_low": low, "lost_high": high}
 
