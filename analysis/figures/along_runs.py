@@ -20,7 +20,7 @@ from analysis.one_step.estimate import LINEAR, LOG
 from analysis.one_step.table import FORMS
 
 INTERVAL, OPEN = "95 % interval", "no upper end"
-UNTRIED, NONE_WITHIN = "no larger batch size was tried", "all larger ones lose more"
+UNTRIED, NONE_WITHIN = "no larger batch size was tried", "larger ones lose more on average"
 TRIANGLES = {">": ("^", UNTRIED), "<": ("v", NONE_WITHIN)}
 """Bound of a critical batch size by branches -> its marker and what it means."""
 BAR: Any = {"linewidth": 1.2, "alpha": 0.45, "zorder": 2}

@@ -145,4 +145,4 @@ def test_a_bound_from_above_is_a_triangle_upside_down():
     found = rows(step=[10], examples_seen=[80], critical_batch_size=[8], low=8.0, high=[16.0], bound="<")
     [ax] = panels_of("branched", {"branched": found})
     assert [line.get_xydata().tolist() for line in ax.lines if line.get_marker() == "v"] == [[[80, 8]]]
-    assert [text.get_text() for text in ax.get_legend().get_texts()][-1] == "all larger ones lose more"
+    assert [text.get_text() for text in ax.get_legend().get_texts()][-1] == "larger ones lose more on average"
