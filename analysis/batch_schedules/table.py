@@ -113,5 +113,6 @@ def sentences(table: pd.DataFrame | None) -> list[str]:
         if pd.notna(row["constant_steps"]):
             numbers = listed([number(row["constant_steps"]), number(row["constant_examples"])])
             beside = f"; constantly at {row['batch_size']:,}: {numbers}"
-        said.append(f"{subject}: {number(steps)} steps and {number(examples)} examples to the goal{beside}.")
+        early = ", before the batch size grows" if examples == row["batch_size"] * round(steps) else ""
+        said.append(f"{subject}: {number(steps)} steps and {number(examples)} examples to the goal{early}{beside}.")
     return said
