@@ -39,12 +39,13 @@ from analysis.counting import AS_ERRORS, INCOMPLETE
 from analysis.errors import Refused, Unwritten
 from analysis.labels import counted, listed
 from analysis.load import STUDY, StudyData, load
+from analysis.question.branches import BRANCHED_FOLDER, VERIFIED_FOLDER
 from analysis.tables import answers
 from analysis.tables.steps_to_result import is_complete, outcomes
 
 FORMATS = ("batch_science", "csv", "parquet")
 NAMED = 3
-"""The most searches without all of their trials that are named; of more, their number."""
+"""The most searches or folders that a sentence names; of more, their number."""
 SEARCH = {"workload": pa.string(), "optimizer": pa.string(), "batch_size": pa.int64(), "search": pa.string()}
 SEARCH |= {"repeat": pa.int64(), "budget_multiple": pa.float64(), "stage": pa.int64(), "rerun": pa.int64()}
 SEARCH |= {"rule": pa.string(), "base_batch_size": pa.int64(), "certify": pa.int64()}
@@ -89,7 +90,7 @@ def export(
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
-    ...     export(published, f"{folder}/tables", "parquet")
+    ...     _ = export(published, f"{folder}/tables", "parquet")
     ...     trials = pd.read_parquet(f"{folder}/tables/trials.parquet")
     >>> len(trials), int(trials["rerun"].notna().sum())  # all trials, and reruns among them
     (551, 110)
@@ -104,7 +105,7 @@ def export(
             _write_tree(aside, studies, watch)
         else:
             _write_tables(aside, studies, form, watch)
-    return [*unfinished(studies), *(answers.orphans(made) if form == "batch_science" else [])]
+    return [*unfinished(studies), *(answers.orphans(made) if form == "batch_science" else apart(results))]
 
 
 @contextmanager
@@ -133,11 +134,26 @@ def unfinished(studies: Sequence[StudyData]) -> list[str]:
     lacking = [_name(study) for study in studies if not is_complete(study)]
     if not lacking:
         return []
-    rest = [f"{len(lacking) - NAMED:,} more"] if len(lacking) > NAMED else []
     return [
         f"Trials are missing in {len(lacking):,} of {counted(len(studies), 'search', 'searches')}: "
-        f"{listed([*lacking[:NAMED], *rest])}. `study status` shows their state; sweep again to continue, and export "
+        f"{_first(lacking)}. `study status` shows their state; sweep again to continue, and export "
         "to another folder."
+    ]
+
+
+def apart(results: Path | str) -> list[str]:
+    """A sentence about the trainings of `study verify` and `study branch`, which lie in results folders of their own.
+
+    >>> apart(published)
+    []
+    """
+    places = f"{VERIFIED_FOLDER}/*/*/*/studies", f"{BRANCHED_FOLDER}/*/*/*/*/studies"
+    found = [path.parent for place in places for path in sorted(Path(results).glob(place))]
+    if not found:
+        return []
+    return [
+        "Left out: the trainings of `study verify` and `study branch`, which lie in results folders of their own. "
+        f"Export each by itself: {_first(map(str, found))}."
     ]
 
 
@@ -182,6 +198,12 @@ def _has_names(dimension: dict[str, Any]) -> bool:
 
 def _name(study: StudyData) -> str:
     return f"{study.workload}/{study.optimizer}/{study.batch_size} {study.branch}".strip()
+
+
+def _first(names: Iterable[str]) -> str:
+    """The first NAMED names in a sentence, and how many more there are."""
+    each = list(names)
+    return listed([*each[:NAMED], *([f"{len(each) - NAMED:,} more"] if len(each) > NAMED else [])])
 
 
 def _in_order(names: Iterable[Iterable[str]]) -> list[str]:

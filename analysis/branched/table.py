@@ -13,6 +13,7 @@ from analysis.branched.estimate import Excess, critical, excess
 from analysis.labels import listed, number
 from analysis.load import CURVE, GOAL, STUDY, LoadError, StudyData, folders, load_study
 from analysis.noise_scale.table import measured_limits
+from analysis.question.branches import BRANCHED_FOLDER
 
 FOUND = ["critical_batch_size", "low", "high", "bound"]
 HOW = ["rule", "factors", "window", "tolerance", "seeds", "metric"]
@@ -53,7 +54,7 @@ def tables(results: Iterable[Path]) -> dict[str, pd.DataFrame]:
 
 def _measurements(results: Path) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """(the row of a checkpoint, the rows of its batch sizes) for each checkpoint whose branches are all trained."""
-    for path in sorted(results.glob("branched/*/*/*/*/request.json")):
+    for path in sorted(results.glob(f"{BRANCHED_FOLDER}/*/*/*/*/request.json")):
         trunk = path.parents[1] / "trunk.json"
         if not trunk.exists() or not (path.parent / "studies").exists():
             continue  # it has not begun

@@ -9,6 +9,8 @@ VERIFIED = "verified_"
 """The beginning of the rules of `study verify`: the rest says how its arm got its hyperparameters."""
 VERIFIED_FOLDER = "verified"
 """The folder below a results folder that holds a results folder for each verified schedule."""
+BRANCHED_FOLDER = "branched"
+"""The folder below a results folder that holds, for each trunk, a results folder for each rule and window."""
 SPLIT, VALIDATION = "split", "validation"
 """What `search.fresh_data` varies with each fresh seed: the split into training and validation data, or the evaluated
 part of the validation set alone."""

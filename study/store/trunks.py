@@ -13,16 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from analysis.question.branches import BRANCHED_FOLDER
 from study.records import Study
 from study.store import atomic
-
-BRANCHED = "branched"
-"""In a results folder; `analysis.branched.table` reads it."""
 
 
 def trunk_folder(results: Path, study: Study, checksum: str) -> Path:
     """The folder of a trunk. `checksum`: of its question."""
-    return results / BRANCHED / study.name / study.optimizer / f"{study.batch_size}-{checksum[:8]}"
+    return results / BRANCHED_FOLDER / study.name / study.optimizer / f"{study.batch_size}-{checksum[:8]}"
 
 
 def checkpoints(folder: Path) -> dict[int, dict[str, Any]]:

@@ -197,6 +197,25 @@ def test_an_export_names_the_searches_that_lack_trials(
     assert printed.startswith(f"Trials are missing in {said}`study status`" if said else "Exported: ")
 
 
+BESIDE = ["verified/tiny/sgd+ramp/8", *(f"branched/tiny/sgd/8-{n}/linear-4096" for n in range(3))]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("count", [0, 1, 3, 4])
+def test_tidy_tables_say_which_folders_they_leave_out(tmp_path, make_study, make_curve, write_study, form, count):
+    study = make_study(batch_size=8, name="tiny", examples=64, trials=1)
+    for folder in [".", *BESIDE[:count]]:
+        write_study(tmp_path / "own" / folder, study, [make_curve(study, 0, reaches=20)])
+    said = export(tmp_path / "own", tmp_path / "tables", form)
+    assert [each.startswith("Left out: the trainings of `study verify` and `study branch`") for each in said] == (
+        [True] * (count > 0)
+    )
+    assert all(str(tmp_path / "own" / folder) in said[0] for folder in BESIDE[: min(count, 3)])
+    assert [each.endswith(" and 1 more.") for each in said] == [count == 4] * (count > 0)
+    for number, folder in enumerate(BESIDE[:count]):
+        assert export(tmp_path / "own" / folder, tmp_path / f"tables-{number}", form) == []
+
+
 def test_the_released_layout_names_a_study_whose_first_search_is_gone(tmp_path, make_study, make_curve, write_study):
     for size, branch in {8: Branch(), 16: Branch(rerun=0)}.items():
         study = replace(make_study(batch_size=size, name="tiny", examples=64, trials=1), branch=branch)
