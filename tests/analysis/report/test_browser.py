@@ -115,3 +115,21 @@ def test_the_answer_on_three_optimizers_fits_at_every_width(tmp_path):
             assert all(border == "0px" for shown, border in browser.ask(stacked) if shown == "block"), width
     finally:
         browser.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_no_table_is_wider_than_paper(tmp_path):
+    """Else a browser shrinks the text of all pages until the table fits, too small to read."""
+    build([PUBLISHED / "fc_mnist_128"], tmp_path)
+    browser, paper = Browser(tmp_path / "chrome"), 673  # A4 without margins, in pixels
+    try:
+        browser.open(tmp_path / "report.html", paper)
+        browser.tell("Emulation.setEmulatedMedia", media="print")
+        browser.ask("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+        wide = browser.ask("[...document.querySelectorAll('main *')].map(e => e.getBoundingClientRect().right)")
+        assert max(wide) < 1.1 * paper
+        answers = browser.ask("document.querySelector('.answers').getBoundingClientRect().bottom")
+        assert answers < 1000  # on the first page
+    finally:
+        browser.close()
