@@ -17,6 +17,8 @@ from analysis.labels import metric_text
 
 MOST_CURVES = 20
 """The most trials drawn on one pair of axes."""
+NARROW = 3
+"""Errors within this factor fill a linear axis. Log axes span a factor of 10, where these curves would be one line."""
 THIN: Any = {"linewidth": 0.8, "alpha": 0.55, "zorder": 2}
 LOOKS: dict[str, Any] = {
     "reached": {**THIN, "color": COLOURS[0]},
@@ -54,8 +56,11 @@ def learning_curves(ax: Axes, table: pd.DataFrame) -> None:
             state = rows["state"].iloc[0]
             notes[state] = LOOKS[state]
             ax.plot(rows["step"], rows["error"], label=state, **LOOKS[state])
-    if (shown["error"] < 0).any():
-        linear_if_negative(ax, shown)
+    linear_if_negative(ax, shown)
+    if 0 < errors.max() < NARROW * errors.min():
+        canvas.linear(ax, "y")
+        room = 0.08 * (errors.max() - errors.min()) or 0.1 * goal
+        ax.set_ylim(errors.min() - room, errors.max() + room)
     ax.axhline(goal, color=MUTED, label="goal", **canvas.DASHED)
     canvas.legend(ax, best, {state: notes[state] for state in LOOKS if state in notes} | {"goal": canvas.DASHED})
 

@@ -9,7 +9,7 @@ import matplotlib
 import pandas as pd
 import pytest
 from helpers.fused import partly
-from helpers.made_tables import drawn, errors_at, limits, only, table, trials
+from helpers.made_tables import METRIC, drawn, errors_at, limits, only, panels_of, table, trials
 from PIL import Image
 
 from analysis.figures import FIGURES, canvas, charts, draw, formats, save, save_all
@@ -145,3 +145,24 @@ def test_figures_drawn_in_several_processes_are_the_same(tmp_path, monkeypatch):
     assert [svgs for _, svgs in here] == [svgs for _, svgs in elsewhere]
     for path in (tmp_path / "here").iterdir():
         assert path.read_bytes() == (tmp_path / "elsewhere" / path.name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("errors", "goal", "scale"),
+    [
+        ((0.92, 0.85, 0.74), 0.75, "linear"),
+        ((0.75, 0.75, 0.75), 0.75, "linear"),
+        ((2.3, 0.4, 0.04), 0.05, "log"),
+        ((-1.0, -2.0, -3.0), -2.5, "linear"),
+    ],
+)
+def test_learning_curves_fill_their_axes(errors, goal, scale):
+    about = {"workload": "digits", "optimizer": "sgd", "batch_size": 8, "goal_metric": METRIC, "goal_threshold": goal}
+    reached = pd.DataFrame({"step": [1, 2, 4], "error": errors, "trial": 0, "state": "reached", "best": True})
+    rows = [reached, reached.assign(error=[1.0, 50.0, 9e9], trial=1, state="infeasible", best=False)]
+    [ax] = panels_of("learning_curves", {"learning_curves": pd.concat(rows).assign(**about, trials=2)})
+    assert ax.get_yscale() == scale
+    low, high = ax.get_ylim()
+    assert low < min(*errors, goal) <= max(*errors, goal) < high
+    if goal == 0.75:
+        assert high < 2
