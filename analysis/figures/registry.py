@@ -108,16 +108,17 @@ FIGURES: dict[str, Drawing] = {
     ),
     "examples_to_result": Drawing(
         "Examples to result",
-        "Training examples B · S(B) until the goal is met. A level line (dashed) is perfect scaling; a rise is the "
-        "extra cost of larger batches. Other marks as for the steps.",
+        "Training examples until the goal is met: B times the steps of the first figure. A level line (dashed) is "
+        "perfect scaling; a rise is the extra cost of larger batches. Other marks as for the steps.",
         scaling.examples_to_result,
         "a study",
         overlays=("scaling",),
     ),
     "seconds_to_result": Drawing(
         "Time to result",
-        "S(B) times the measured time of a training step, on the device named; trials that were trained at once share "
-        "the time equally. Time falls with the steps only while a step on a larger batch takes no longer.",
+        "The steps of the first figure times the measured time of a training step, on the device named; trials that "
+        "were trained at once share the time equally. Time falls with the steps only while a step on a larger batch "
+        "takes no longer.",
         scaling.seconds_to_result,
         f"trials whose time was measured, {REACHED}",
         table="seconds",
