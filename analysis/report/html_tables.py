@@ -14,7 +14,7 @@ from analysis.estimates.limits import IN_TOKENS
 from analysis.estimates.pairs import NUMBERS, SEARCHES
 from analysis.estimates.tuned import COLUMNS as ESTIMATES
 from analysis.intervals import bounds
-from analysis.labels import BOUNDS, duration, heading, number
+from analysis.labels import BOUNDS, duration, heading, number, within
 from analysis.load import STUDY
 from analysis.one_step import table as one_step
 from analysis.report.cells import DASH, Cell, bounded, open_ends, with_goal
@@ -214,7 +214,7 @@ def _ratios(table: pd.DataFrame, *columns: str) -> pd.Series:
     """Cells of ratios, with intervals if there are any; `columns`: value, low end, high end."""
 
     def cell(value: float, low: float, high: float) -> Cell | None:
-        interval = "" if pd.isna(low) else f" ({_times(low)} to {_times(high)})"
+        interval = "" if pd.isna(low) or np.isinf(low) else f" ({within(low, high, _times)})"
         return None if pd.isna(value) else Cell(_times(value) + interval, value)
 
     rows = table[list(columns)].itertuples(index=False)
@@ -262,7 +262,7 @@ def _base_shown(rules: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 
 
 def _times(value: float) -> str:
-    return "∞" if np.isinf(value) else number(value)
+    return "∞" if np.isinf(value) else f"{value:.3f}" if 0.9 < value < 1 else number(value)
 
 
 def _boxes_shown(searches: pd.DataFrame) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from analysis.report import html_tables
 from analysis.report.estimate_tables import budget_shown
@@ -12,6 +13,25 @@ def test_a_table_of_several_pairs_says_what_its_intervals_hold_together():
     pairs = pd.DataFrame([{**one, "high": 3.0, "shown": True, "a": a, "b": b} for a, b in ("xy", "xz", "yz")])
     facts = [html_tables.shown(html_tables._pairs_shown(each), "Table 1.").facts for each in (pairs, pairs[:1])]
     assert facts == [["intervals 95% for all 3 pairs together"], []]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "text"),
+    [
+        (2.0, 1.5, 3.0, "2 (1.50 to 3)"),
+        (0.99999, 0.798, 1.25, "1.000 (0.798 to 1.25)"),
+        (1.24, 0.9981, 1.54, "1.24 (0.998 to 1.54)"),
+        (3.29, 2.85, np.inf, "3.29 (above 2.85)"),
+        (2.37, 0.0, np.inf, "2.37 (open)"),
+        (0.5, 0.0, 0.9, "0.500 (below 0.900)"),
+        (np.inf, np.inf, np.inf, "∞"),
+        (2.0, np.nan, np.nan, "2"),
+    ],
+)
+def test_ratios_have_three_digits_and_their_open_ends_are_words(ratio, low, high, text):
+    row = {"kind": "two configurations", "a": "x", "b": "y", "smallest_batch_size": 8, "largest_batch_size": 8}
+    pairs = pd.DataFrame([row | {"ratio": ratio, "low": low, "high": high, "shown": False}])
+    assert [cell.text for cell in html_tables._pairs_shown(pairs)["steps of b / a"]] == [text]
 
 
 def test_an_open_end_of_an_error_at_a_budget_is_an_ellipsis():
