@@ -199,9 +199,10 @@ def _imported_sentence(study: StudyData) -> str:
 def _terms(budget: Mapping[str, Any]) -> str:
     """The terms of a step budget that are not 0; the largest counts.
 
-    >>> _terms({"epochs": 20, "steps": 200}), _terms({"epochs": 0, "steps": 60}), _terms({"epochs": 1.5, "steps": 0})
-    ('the larger of 20 epochs and 200 steps', '60 steps', '1.5 epochs')
+    >>> _terms({"epochs": 1, "steps": 200}), _terms({"epochs": 0, "steps": 60}), _terms({"epochs": 1.5, "steps": 0})
+    ('the larger of 1 epoch and 200 steps', '60 steps', '1.5 epochs')
     """
     values = {name: budget[name] for name in ("epochs", "tokens", "steps") if budget.get(name)}
-    terms = [f"{f'{value:g}' if name == 'epochs' else number(value)} {name}" for name, value in values.items()]
+    texts = [f"{value:g}" if name == "epochs" else number(value) for name, value in values.items()]
+    terms = [f"{text} {name.removesuffix('s' * (text == '1'))}" for text, name in zip(texts, values, strict=True)]
     return f"the {'larger' if len(terms) == 2 else 'largest'} of {listed(terms)}" if len(terms) > 1 else terms[0]
