@@ -166,3 +166,20 @@ def test_learning_curves_fill_their_axes(errors, goal, scale):
     assert low < min(*errors, goal) <= max(*errors, goal) < high
     if goal == 0.75:
         assert high < 2
+
+
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize(
+    "note",
+    [
+        "goal: validation cross entropy < 0.2",
+        "momentum; gradient descent; goal: validation cross entropy < 0.2",
+        "from batch size 16, tolerance 2.0%, windows of 16,384 examples",
+    ],
+)
+def test_the_note_of_a_panel_ends_within_the_figure(note, small):
+    figure = canvas.draw(lambda ax: canvas.heading(ax, "digits", note), small)
+    [ax] = figure.axes
+    with matplotlib.rc_context(canvas.STYLE):
+        assert ax.texts[0].get_window_extent().x1 <= figure.bbox.x1
+    assert ax.texts[0].get_fontsize() == 9.5 or len(note) > 40
