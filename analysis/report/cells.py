@@ -45,11 +45,11 @@ def bounded(scaling: pd.DataFrame, value: str, bound: str) -> list[Cell | None]:
     return [None if pd.isna(v) else Cell(BOUNDS[bound] + number(v), v) for v, bound in pairs]
 
 
-def open_ends(scaling: pd.DataFrame, low: str, high: str) -> list[str | None]:
-    """Intervals as text; 0 and infinity are open ends.
+def open_ends(scaling: pd.DataFrame, low: str, high: str) -> list[Cell | None]:
+    """Cells of intervals, sorted by their lower ends; 0 and infinity are open ends.
 
     >>> open_ends(pd.DataFrame({"low": [8.0], "high": [float("inf")]}), "low", "high")
-    ['above 8']
+    [Cell(text='above 8', key=8.0)]
     """
     pairs = zip(scaling[low], scaling[high], strict=True)
-    return [None if pd.isna(a) else within(a, b) for a, b in pairs]
+    return [None if pd.isna(a) else Cell(within(a, b), a) for a, b in pairs]

@@ -17,8 +17,8 @@ def goals_shown(table: pd.DataFrame) -> pd.DataFrame:
         table: from `analysis.estimates.by_goal.table`.
 
     >>> found = goals_shown(pd.read_csv(f"{published}/tables/critical_by_goal.csv"))
-    >>> found[found["recorded"]][["optimizer", "95 % interval"]].values.tolist()
-    [['momentum', '46.5 to 90.7'], ['sgd', '25.2 to 43.4']]
+    >>> [each.text for each in found[found["recorded"]]["95 % interval"]]  # of momentum and of SGD
+    ['46.5 to 90.7', '25.2 to 43.4']
     """
     if table.empty:
         return table
@@ -131,7 +131,7 @@ def branched_shown(table: pd.DataFrame) -> pd.DataFrame:
     ...     "critical_batch_size": 32, "low": 16.0, "high": 64.0, "rule": "linear", "factors": "1", "window": 4096,
     ...     "tolerance": 0.01, "loss_at_start": 0.5, "loss": 0.4}
     >>> found = branched_shown(pd.DataFrame([row]))
-    >>> found["critical batch size"][0].text, found["95 % interval"][0], found["learning rate"][0]
+    >>> found["critical batch size"][0].text, found["95 % interval"][0].text, found["learning rate"][0]
     ('32', '16 to 64', 'linear')
     """
     if table.empty:
@@ -163,7 +163,7 @@ def proxies_shown(table: pd.DataFrame) -> pd.DataFrame:
     ...     "measured": 40.0, "measured_low": 32.0, "measured_high": 50.0, "measured_bound": "=", "ratio": 0.75,
     ...     "ratio_low": 0.48, "ratio_high": 1.2}
     >>> found = proxies_shown(pd.DataFrame([row])).iloc[0]
-    >>> found["batch size"].text, found["times the measured"].text, found["its interval"]
+    >>> found["batch size"].text, found["times the measured"].text, found["its interval"].text
     ('30', '0.750 (0.480 to 1.20)', '32 to 50')
     """
     if table.empty:

@@ -312,7 +312,7 @@ def _estimates_shown(steps: pd.DataFrame) -> pd.DataFrame:
     columns: dict[str, Any] = {
         "tuned, fresh seeds": [_between(*row) for row in zip(*own, bounds(steps, own[0]), strict=True)],
         "tuned optimum, 95 %": [
-            None if pd.isna(low) or np.isinf(value) else f"{number(low)} to {number(high)}".translate(UNBROKEN)
+            None if pd.isna(low) or np.isinf(value) else Cell(within(low, high).translate(UNBROKEN), low)
             for value, low, high in zip(*optimum, strict=True)
         ],
         "seeds that missed": [

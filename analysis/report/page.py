@@ -19,6 +19,7 @@ from markupsafe import Markup
 from analysis.estimates.tuned import COLUMNS as ESTIMATES
 from analysis.figures import FIGURES, Chart, canvas, formats
 from analysis.figures.atomic import write_atomically
+from analysis.labels import duration
 from analysis.report.answer import Answer
 from analysis.report.answer.headed import Findings, headed, short
 from analysis.report.html_tables import DASH, SOURCES, Table, header, sections, shown
@@ -325,9 +326,11 @@ class Provenance(NamedTuple):
 
 
 def _provenance(studies: list[dict[str, Any]]) -> Provenance:
-    records = pd.json_normalize(studies, sep=" ").map(_plain)
+    read = pd.json_normalize(studies, sep=" ")
+    times = read.filter(regex="^seconds_")
+    records = read.map(_plain).assign(**times.map(lambda seconds: DASH if pd.isna(seconds) else duration(seconds)))
     same = [name for name in records if len(records) and records[name].nunique() == 1]
-    rest = records.drop(columns=same)
+    rest = records.assign(**times).drop(columns=same)  # times as numbers, to be sorted
     table = shown(rest, "What differs between runs.") if len(rest.columns) else None
     return Provenance([(header(name), records[name].iloc[0]) for name in same], table)
 

@@ -7,7 +7,7 @@ for (const head of document.querySelectorAll("thead button")) head.onclick = () 
   body.append(...[...body.rows].sort((a, b) => {
     const x = key(a), y = key(b);
     if (x === "" || y === "") return (x === "") - (y === "");
-    return (down ? -1 : 1) * (isNaN(x) || isNaN(y) ? x.localeCompare(y) : x - y);
+    return (down ? -1 : 1) * (isNaN(x) || isNaN(y) ? x.localeCompare(y, undefined, {numeric: true}) : x - y);
   }));
 };
 onhashchange = () => {

@@ -117,6 +117,33 @@ def test_the_answer_on_three_optimizers_fits_at_every_width(tmp_path):
         browser.close()
 
 
+SORTED = """[...document.querySelectorAll('figure.table')].flatMap(figure => {
+  const heads = [...figure.querySelectorAll('thead button')];
+  return heads.map((head, place) => {
+    head.click();
+    return [head.textContent, [...figure.querySelectorAll('tbody tr')].map(row => row.cells[place].textContent)];
+  });
+})"""
+FIRST = re.compile(r"(?:above |below |[≥≤±] ?)?(-?[\d,.]+)")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_columns_sort_by_numbers_not_by_digits(tmp_path):
+    build([PUBLISHED / "fc_mnist_128"], tmp_path)
+    browser, seen = Browser(tmp_path / "chrome"), {}
+    try:
+        browser.open(tmp_path / "report.html")
+        for name, texts in browser.ask(SORTED):
+            found = [FIRST.match(text) for text in texts if text != "–"]
+            if name != "batch" and all(found) and not {"µs", "min", "h"} & set(" ".join(texts).split()):
+                seen[name] = [float(each[1].replace(",", "")) for each in found if each]
+                assert seen[name] == sorted(seen[name]), name
+    finally:
+        browser.close()
+    assert {"95 % interval", "95 % of resamples", "tuned, fresh seeds"} <= set(seen)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 def test_no_table_is_wider_than_paper(tmp_path):

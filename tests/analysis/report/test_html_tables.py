@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.report import html_tables
+from analysis.report import html_tables, page
 from analysis.report.estimate_tables import budget_shown
 
 
@@ -39,3 +39,14 @@ def test_an_open_end_of_an_error_at_a_budget_is_an_ellipsis():
     rows |= {"batch_size": [8, 16], "error": [2.0, 2.1], "low": 1.9, "high": [2.2, np.inf], "within": True}
     found = budget_shown(pd.DataFrame(rows).assign(tolerance=0.01))
     assert [cell.text for cell in found["validation cross entropy"]] == ["2 (1.90 to 2.20)", "2.10 (1.90 to …)"]
+
+
+def test_times_of_runs_have_units_and_sort_by_seconds():
+    runs = [{"run": "a", "seconds_training": 919.04, "host": "x"}, {"run": "b", "seconds_training": 12.3, "host": "x"}]
+    for studies in (runs, runs[:1]):
+        same, differing = page._provenance(studies)
+        times = (
+            [cell.text for cell in (row[-1] for row in differing.rows)] if differing else [dict(same)["training time"]]
+        )
+        assert times == ["15 min 19 s", "12.3 s"][: len(studies)]
+    assert page._provenance([{"run": "a", "seconds_training": None}, {"run": "b"}]).same == [("training time", "–")]
