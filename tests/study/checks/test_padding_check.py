@@ -1,4 +1,4 @@
-"""Losses, errors and weights that count the padding of a batch are refused: other batches are padded further."""
+"""Models, losses, errors and weights that count padding are refused: other batches are padded further."""
 
 import pytest
 import torch
@@ -48,15 +48,84 @@ def embedding():
     return nn.Sequential(nn.Embedding(TOKENS, 4), nn.Linear(4, TOKENS))
 
 
-class Mean(nn.Module):
-    """A model that depends on the padding itself: it is not the fault of the loss."""
+class Reads(nn.Module):
+    """A model that reads embedded tokens [B, T, 4], with or without a look at their neighbours; token 0 is padding."""
 
-    def __init__(self):
+    def __init__(self, layer, act=lambda layer, e, real: layer(e)):
         super().__init__()
-        self.inner = embedding()
+        self.embedding, self.layer, self.last, self.act = nn.Embedding(TOKENS, 4), layer, nn.Linear(4, TOKENS), act
 
     def forward(self, x):
-        return self.inner(x) + self.inner(x).mean(1, keepdim=True)
+        return self.last(self.act(self.layer, self.embedding(x), x != 0))
+
+
+def packed(layer, e, real):
+    lengths = real.sum(1)
+    together = nn.utils.rnn.pack_padded_sequence(e, lengths, batch_first=True, enforce_sorted=False)
+    return nn.utils.rnn.pad_packed_sequence(layer(together)[0], batch_first=True, total_length=e.shape[1])[0]
+
+
+def attended(masked, causal=False):
+    def act(layer, e, real):
+        size = e.shape[1]
+        ahead = torch.ones(size, size, dtype=torch.bool).triu(1) if causal else None
+        return layer(e, e, e, attn_mask=ahead, key_padding_mask=~real if masked else None, need_weights=False)[0]
+
+    return act
+
+
+def averaged(masked):
+    def act(layer, e, real):
+        kept = (real if masked else torch.ones_like(real)).unsqueeze(-1)
+        return layer(e) + (kept * e).sum(1, keepdim=True) / kept.sum(1, keepdim=True)
+
+    return act
+
+
+def attention():
+    return nn.MultiheadAttention(4, 2, batch_first=True)
+
+
+def small(model):
+    """The model with small weights, as those of BERT, whose first outputs hardly differ."""
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.05)
+    return model
+
+
+NO_MASK = "s loss of an example must not depend on how far .* alone and .*; the model's outputs change with the padding"
+MODELS = {
+    "mean": (lambda: Reads(nn.Linear(4, 4), averaged(masked=False)), NO_MASK, NO_MASK),
+    "mean of own tokens": (lambda: Reads(nn.Linear(4, 4), averaged(masked=True)), None, None),
+    "attention": (lambda: Reads(attention(), attended(masked=False)), NO_MASK, NO_MASK),
+    "small attention": (lambda: small(Reads(attention(), attended(masked=False))), NO_MASK, NO_MASK),
+    "attention with a mask": (lambda: Reads(attention(), attended(masked=True)), None, None),
+    "causal attention": (lambda: Reads(attention(), attended(masked=False, causal=True)), None, NO_MASK),
+    "one way": (lambda: Reads(nn.GRU(4, 4, batch_first=True), lambda gru, e, _: gru(e)[0]), None, NO_MASK),
+    "both ways": (
+        lambda: Reads(nn.GRU(4, 2, batch_first=True, bidirectional=True), lambda gru, e, _: gru(e)[0]),
+        NO_MASK,
+        NO_MASK,
+    ),
+    "packed": (lambda: Reads(nn.GRU(4, 2, batch_first=True, bidirectional=True), packed), None, NO_MASK),
+    "batch norm": (lambda: Reads(nn.BatchNorm1d(4), lambda norm, e, _: norm(e.mT).mT), None, None),
+    "position": (lambda: Reads(nn.Embedding(99, 4), lambda at, e, _: e + at.weight[: e.shape[1]]), None, NO_MASK),
+    "only padding": (
+        lambda: Reads(nn.Linear(4, 4), lambda _, e, real: e + (~real).sum(1)[:, None, None] * ~real[..., None]),
+        None,
+        None,
+    ),
+    "noise": (lambda: Reads(nn.Linear(4, 4), lambda layer, e, _: layer(e) + torch.rand_like(e)), None, None),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_that_read_the_padding(make_study, name):
+    model, *said = MODELS[name]
+    for side, why in zip(("right", "left"), said, strict=True):
+        workload = Made(model, loss=over_own, errors={}, collate=padded(side))
+        with refused(why):
+            check_padding(make_study(), workload, Examples(Splits(*[lines()] * 3), workload.collate))
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -70,7 +139,6 @@ class Mean(nn.Module):
         ({"loss": over_own, "weights": lambda t: counted(None, t)}, None),
         ({"loss": over_own, "weights": lambda t: torch.full((len(t),), t.shape[1])}, "weights of an example .* padded"),
         ({"loss": over_own, "error_weights": lambda t: torch.full((len(t),), t.shape[1])}, "error_weights of an"),
-        ({"loss": over_all, "model": Mean}, None),
         ({"loss": lambda o, t: over_own(o + torch.rand_like(o), t)}, None),
     ],
 )
@@ -85,3 +153,17 @@ def test_lines_without_a_target_are_no_matter(make_study):
     """Their loss is 0 / 0, alone and beside others."""
     workload = Made(embedding, loss=over_own, errors={}, collate=padded())
     check_padding(make_study(), workload, Examples(Splits(*[lines(shortest=1)] * 3), workload.collate))
+
+
+@pytest.mark.parametrize(("masked", "said"), [(False, NO_MASK), (True, None)])
+def test_one_output_for_a_line(make_study, masked, said):
+    class Pooled(Reads):
+        def forward(self, x):
+            return super().forward(x)[:, 0]
+
+    def joined(rows):
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.stack([row[0] for row in rows])
+
+    workload = Made(lambda: Pooled(attention(), attended(masked)), collate=joined)
+    with refused(said):
+        check_padding(make_study(), workload, Examples(Splits(*[lines()] * 3), joined))
