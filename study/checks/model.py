@@ -27,10 +27,6 @@ SPREAD = 16
 NEAR = 0.01
 """Largest relative difference of two outputs that are equal but for rounding, in bf16, too."""
 
-SAME = 1e-5
-"""Largest relative difference of a metric of the same numbers in another shape. Outputs of an untrained model are
-hardly correlated with the targets, so that a metric of all pairs may be near the one that was meant."""
-
 ARGUMENTS = r"^TypeError.*(positional|keyword)"
 """In the text of an error that Python raises at a call with other arguments than a function takes."""
 
@@ -340,33 +336,7 @@ def _check_metric(study: Study, name: str, metric: Any, outputs: Any, targets: T
         )
     if not math.isfinite(number):
         raise UsageError(f"{study.name}'s {name} is {number} before training, of {few}; return a finite number.")
-    _check_paired(study, name, measured, outputs, targets)
-
-
-def _check_paired(study: Study, name: str, measured: Callable[..., Any], outputs: Any, targets: Tree) -> None:
-    """Raise UsageError if a metric compares all pairs of examples by broadcasting: it stays the same if the targets are
-    exchanged, but not if both have one shape."""
-    for *mended, cure in broadcast.mended(outputs, targets):
-        rolled = trees.mapped(lambda leaf: leaf.roll(1, 0), targets)
-        number, exchanged, other = (_tried(measured, *each) for each in ((outputs, targets), (outputs, rolled), mended))
-        if number is None or exchanged is None or other is None:
-            continue
-        if math.isclose(number, exchanged, rel_tol=SAME) and not math.isclose(number, other, rel_tol=SAME):
-            raise UsageError(
-                f"{study.name}'s {name} must compare each example with its own target, but it is {number:.4g}, and "
-                f"{other:.4g} with both of one shape; {cure}"
-            )
-
-
-def _tried(call: Callable[..., Any], *given: Any) -> float | None:
-    """The finite number that the call returns, if it does: a metric may need the shapes that the model gives."""
-    try:
-        with warnings.catch_warnings(), generators.seeded(0):
-            warnings.simplefilter("ignore")
-            number = float(call(*given))
-    except Exception:
-        return None
-    return number if math.isfinite(number) else None
+    broadcast.check_paired(study, name, measured, outputs, targets)
 
 
 def described(inputs: Tree, targets: Tree) -> str:
