@@ -3,7 +3,7 @@
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -247,17 +247,22 @@ def values_of(
         cures = [cure for *_, cure in broadcast.mended(outputs, targets)] if pairs else []
         raise UsageError(
             f"{study.name}'s {name} must be a number per example, of shape [{examples}] for {examples} of them, but "
-            f"got {trees.described(values)}; " + (cures[0] if cures else _cure_of_shape(values, examples))
+            f"got {trees.described(values)}; " + (cures[0] if cures else _cure_of_shape(values, outputs, examples))
         )
     if finite and not values.isfinite().all():
         raise UsageError(f"{study.name}'s {name} is not finite before training, of {few}.")
     return values
 
 
-def _cure_of_shape(values: Any, examples: int) -> str:
+def _cure_of_shape(values: Any, outputs: Any, examples: int) -> str:
     """The cure for values that are not one per example."""
     if not isinstance(values, Tensor):
         return "let it return a tensor."
+    if examples > 1 and any(torch.equal(values, leaf) for leaf in trees.leaves(outputs)):
+        return (
+            "the loss that a model computes itself (outputs.loss) is a mean over examples: compute it from the logits, "
+            "as workloads.base.cross_entropy_error(outputs.logits, targets) does (docs/guide/adapters.md)."
+        )
     if examples > 1 and values.dim() == 0:
         return "do not take the mean: the losses of torch return each example with reduction='none'."
     return "take the mean over outputs yourself, but not over examples."
@@ -330,13 +335,27 @@ def _check_metric(study: Study, name: str, metric: Any, outputs: Any, targets: T
     except (TypeError, ValueError):
         number = None
     if number is None:
-        cure = "look for a missing `return`" if value is None else "a number per example belongs to `errors`"
         raise UsageError(
-            f"{study.name}'s {name} must return one number for all examples, but got {trees.described(value)}; {cure}."
+            f"{study.name}'s {name} must return one number for all examples, but got {trees.described(value)}; "
+            f"{_cure_of_number(value)}."
         )
     if not math.isfinite(number):
         raise UsageError(f"{study.name}'s {name} is {number} before training, of {few}; return a finite number.")
     broadcast.check_paired(study, name, measured, outputs, targets)
+
+
+def _cure_of_number(value: Any) -> str:
+    """The cure for the value of a metric that is not one number."""
+    if value is None:
+        return "look for a missing `return`"
+    if isinstance(value, Mapping):
+        return (
+            "give each number its own name, `metrics = {name: metric, ...}`; a MetricCollection of torchmetrics may "
+            "itself be `metrics`"
+        )
+    if isinstance(value, tuple | list):
+        return "give each number its own name, `metrics = {name: metric, ...}`"
+    return "a number per example belongs to `errors`"
 
 
 def described(inputs: Tree, targets: Tree) -> str:

@@ -210,6 +210,11 @@ FUNCTIONS = {
     "tensor": ({"metrics": {"m": lambda o, t: wrong(o, t).mean()}}, None),
     "NumPy": ({"metrics": {"m": lambda o, t: np.float32(0.5)}}, None),
     "metric per example": ({"metrics": {"m": wrong}}, r"tiny's metrics\['m'\] must return one number"),
+    "a collection": (
+        {"metrics": {"m": lambda o, t: {"a": wrong(o, t).mean(), "b": 0.5}}},
+        "but got {a: .* its own name, `metrics = {name: metric, ...}`; a MetricCollection .* itself be `metrics`",
+    ),
+    "two numbers": ({"metrics": {"m": lambda o, t: (0.5, 0.5)}}, "give each number its own name, `metrics = {name"),
     "text": ({"metrics": {"m": lambda o, t: "good"}}, "must return one number for all examples, but got a str"),
     "infinite metric": ({"metrics": {"m": lambda o, t: np.inf}}, "is inf before training"),
     "better when higher": ({"metrics": accuracy(True)}, "be lower when better, but a.* is .* measure 1 - metric"),

@@ -351,6 +351,14 @@ def test_outputs_may_be_any_dataclass_but_no_other_object(make_study, build, sai
         check_functions(study, workload, INPUTS, TARGETS, layout)
 
 
+@pytest.mark.parametrize("loss", [lambda o, t: o["loss"], lambda o, t: F.cross_entropy(o["logits"], t)])
+def test_the_mean_that_a_model_computes_has_a_cure_of_its_own(make_study, loss):
+    """As `outputs.loss` of transformers, whose models get the labels with their inputs."""
+    workload = Made(lambda: Model(lambda self, y: {"loss": cross_entropy(y, TARGETS).mean(), "logits": y}), loss=loss)
+    with refused("a model computes itself .* compute it from the logits, as workloads.base.cross_entropy_error"):
+        check_model(make_study(), workload, INPUTS, TARGETS)
+
+
 @pytest.mark.parametrize(("act", "said"), OUTPUTS.values(), ids=OUTPUTS)
 def test_models_that_return_nothing_have_a_cure(make_study, act, said):
     study, workload = make_study(), Made(lambda: Model(act))
