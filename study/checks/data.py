@@ -17,6 +17,7 @@ from study.checks.calling import calling
 from study.data import digest, trees
 from study.data.examples import Examples, splits_of
 from study.data.single_pass import SinglePass, alike, ended, is_stream
+from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
 from workloads.base import Splits, Workload, build, optional
@@ -153,18 +154,7 @@ def _check_data_set(study: Study, examples: Examples, name: str, split: Any) -> 
                 "torch, NumPy or `random`, which are seeded for each example."
             )
     own = examples.collate is not default_collate
-    if not own:
-        batch: Any = _by_default(where, indices, items)
-    else:
-        before = _copied(items)
-        with calling(study, "collate", f"of {len(items)} examples of its {name} split"):
-            batch = examples.collate(items)
-        _check_untouched(study, name, before, items)
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise UsageError(
-                f"{study.name}.collate must return (inputs, targets) of a list of examples, but got "
-                f"{trees.described(batch)}; name what the model takes first, and what the loss takes second."
-            )
+    batch = _collated(study, examples, name, items) if own else _by_default(where, indices, items)
     whose = "torch's default_collate" if not own else f"{study.name}.collate"
     for what, part in zip(("inputs", "targets"), batch, strict=True):
         counts = {len(leaf) if leaf.dim() else 0 for leaf in trees.leaves(part)}
@@ -174,6 +164,33 @@ def _check_data_set(study: Study, examples: Examples, name: str, split: Any) -> 
                 f"{whose} must make tensors with a row for each of {len(items)} examples, but the {what} of {where} "
                 f"become {trees.described(part)}; {cure}."
             )
+
+
+def _collated(study: Study, examples: Examples, name: str, items: list[Any]) -> Any:
+    """The (inputs, targets) that the workload's `collate` makes of some examples of a split.
+
+    Raises:
+        UsageError: it fails, changes the examples, makes another batch at a second call, or returns no pair.
+    """
+    before, batches = _copied(items), []
+    for _ in range(2):
+        with calling(study, "collate", f"of {len(items)} examples of its {name} split"), generators.seeded(0):
+            batches.append(examples.collate(items))
+        _check_untouched(study, name, before, items)
+    if not alike(*batches):
+        raise UsageError(
+            f"{study.name}.collate must make the same batch of the same examples at each call, but two calls differ: "
+            "it keeps state, or draws from a generator of its own, as a collator of transformers with `seed=` does. "
+            "Leave the seed out and draw from the global generators of torch, NumPy or `random`, which are seeded for "
+            "each batch."
+        )
+    batch = batches[0]
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise UsageError(
+            f"{study.name}.collate must return (inputs, targets) of a list of examples, but got "
+            f"{trees.described(batch)}; name what the model takes first, and what the loss takes second."
+        )
+    return batch
 
 
 def _copied(items: list[Any]) -> list[Any] | None:

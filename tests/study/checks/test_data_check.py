@@ -235,6 +235,25 @@ def test_a_collate_member_is_called(collate, said):
         data.check_splits(Asked, workload, workload.splits(None))
 
 
+OWN = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("draw", "own"),
+    [
+        (lambda: OWN.random(), True),
+        (itertools.count().__next__, True),
+        (lambda: torch.rand(()), False),
+        (lambda: np.random.default_rng(0).random(), False),
+    ],
+)
+def test_a_collate_member_makes_the_same_batch_of_the_same_examples(draw, own):
+    """As the collators of transformers with a seed do not: a trial would depend on the trials before it."""
+    workload = Made(Listed([*zip(X, Y, strict=True)]), collate=lambda rows: (X[: len(rows)] + draw(), Y[: len(rows)]))
+    with refused(r"collate must make the same batch of the same .* transformers with `seed=`" if own else None):
+        data.check_splits(Asked, workload, workload.splits(None))
+
+
 class Row:
     """An example of a class of its own, which cannot be copied."""
 
