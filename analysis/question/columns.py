@@ -5,7 +5,7 @@ TABLE_COLUMNS = frozenset(
         # what a search is
         *("workload", "optimizer", "batch_size", "dataset", "model", "goal_metric", "goal_threshold", "repeat"),
         *("budget_multiple", "stage", "rerun", "rule", "base_batch_size", "train_steps", "tokens_per_example"),
-        *("stopping", "batch_schedule", "tuned_for"),
+        *("stopping", "batch_schedule", "tuned_for", "search", "certify"),
         # trials: as they are loaded, tabled and exported
         *("trial", "trial_id", "seed", "status", "end", "ended", "recorded", "first_bad_step", "steps_to_goal"),
         *("least_error", "counted", "exact", "seconds_training", "seconds_evaluation", "step"),
