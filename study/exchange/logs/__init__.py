@@ -3,7 +3,7 @@
 names           which column is what
 gathering       the rows and settings of each table, under the names of this project
 calls_of_log    refuses steps of W&B that count calls of log, not updates
-from_zero       finds steps that are counted from 0
+against_epochs  compares steps with epochs: steps counted from 0, batch sizes of a part of an update
 run_settings    what is known of each run: batch size, optimizer, hyperparameters
 long_frame      tables -> one frame of measurements in long form, and the settings of each run
 goals           a goal on a metric, also on one that grows

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.labels import counted
 from study.exchange.importing import ImportRefused
-from study.exchange.logs import calls_of_log, from_zero, names, run_settings
+from study.exchange.logs import against_epochs, calls_of_log, names, run_settings
 from study.exchange.logs.gathering import Gathering, add, measure, metric_columns, part_splits, shared
 from study.exchange.logs.names import Asked, listed
 from study.exchange.readers.tables import Table
@@ -64,10 +64,11 @@ def gather(tables: Sequence[Table], asked: Asked) -> Log:
     part_splits(made)
     metrics = metric_columns(made)
     calls_of_log.check(made, metrics)
-    from_zero.find(made, metrics)
+    against_epochs.find_from_zero(made, metrics)
     for each in made.tables:
         measure(made, each, metrics)
     runs = run_settings.with_batch_size(made, run_settings.of_runs(made))
+    against_epochs.check_lengths(made, runs)
     rows = pd.concat(made.frames, ignore_index=True)
     rows = rows[rows["run"].isin(runs)]
     rows = _in_steps(rows, runs, made)
