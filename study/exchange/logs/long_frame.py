@@ -267,10 +267,10 @@ def _notes(made: Gathering, runs: Mapping[str, Any]) -> list[str]:
             "left out, because they change during a run and are no train/, val/ or test/ metric: "
             f"{listed(made.left_out)}"
         )
-    if made.described:
-        first = next(iter(made.described))
+    if described := [name for name in made.described if name not in made.left_out]:
+        first = described[0]
         found.append(
-            f"left out, because such names describe a run and are no hyperparameters: {listed(made.described)}. If one "
+            f"left out, because such names describe a run and are no hyperparameters: {listed(described)}. If one "
             f"is a hyperparameter: --map {names.plain(first)}={first}"
         )
     measured = {name for frame in made.frames for name in frame["run"].unique()}

@@ -72,6 +72,17 @@ def test_a_name_that_describes_runs_is_left_out_with_its_cure(tmp_path, name):
     assert not any("such names" in line for line in again.warnings)
 
 
+def test_a_column_is_left_out_for_one_reason(tmp_path):
+    """It changes during run 0 alone, and its name describes a run."""
+    (tmp_path / "logs").mkdir()
+    for run in range(3):
+        rows = [f"8,{10 * step},{0.6 - step / 10},{run or step}" for step in (1, 2)]
+        (tmp_path / f"logs/{run}.csv").write_text("\n".join(["batch_size,step,val/loss,duration", *rows]))
+    said = import_log(tmp_path / "logs", tmp_path / "results", Asked.parse(), ["val/loss<0.5"])
+    [line] = [line for line in said.warnings if "duration" in line]
+    assert "change during a run" in line
+
+
 RATES = {  # columns -> the one that the learning rate is, and whether it is a peak
     "train/lr": ({"train/lr": [1, 1]}, "train/lr", False),
     "train/learning_rate, scheduled": ({"train/learning_rate": [2, 1]}, "train/learning_rate", True),
@@ -98,7 +109,9 @@ def test_a_learning_rate_that_is_logged_with_the_split_counts_unless_the_setting
     assert [*study.hyperparameters] == ["learning_rate"]
     assert f"Read learning_rate from {chosen}." in said.read
     assert [line for line in said.read if "highest" in line] == (
-        [f"The highest {chosen} of a run is its learning_rate."] if is_peak else []
+        [f"The highest {chosen} of a run is its learning_rate."]
+        if is_peak
+        else []
     )
 
 
