@@ -81,7 +81,9 @@ def _named(
             else:
                 named[key] = name
                 if key in made.peaks:
-                    made.facts[f"The highest {key} of a run is its {name}"] = None
+                    made.facts[
+                        f"The highest {key} of a run is its {name}"
+                    ] = None
                 if name in names.SHORT.values() or name.startswith("own_"):
                     made.read(name, key)
     return named
@@ -205,6 +207,19 @@ def _match(made: Gathering, runs: Mapping[str, dict[str, Any]]) -> None:
         settings.update({names.SHORT.get(name, name): value(text) for name, text in found.items()})
 
 
+def _by_name(run: str) -> str:
+    """The name of a run, and how it can say the batch size.
+
+    >>> _by_name("adam_bs64_lr0.1")
+    "'adam_bs64_lr0.1', a pattern: --run-name 'adam_bs{batch_size}*'"
+    """
+    size = re.match(r"(.*?(?:bs|batch(?:[_-]?size)?|b)[_=-]?)\d+(.*)", run, re.IGNORECASE)
+    if size and re.match(r"[ _]?[x×*][ _]?\d", size[2], re.IGNORECASE):
+        return f"{run!r} does by a product, a table with the columns run and batch_size, in one folder with the log"
+    pattern = f"{size[1]}{{batch_size}}{'*' if size[2] else ''}" if size else "bs{batch_size}_*"
+    return f"{run!r}, a pattern: --run-name '{pattern}'"
+
+
 def with_batch_size(made: Gathering, runs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """The runs with a batch size.
 
@@ -225,13 +240,10 @@ def with_batch_size(made: Gathering, runs: dict[str, dict[str, Any]]) -> dict[st
         )
     if not known:
         held = sorted({name for settings in made.settings.values() for name in settings} | set(made.columns))
-        some = next(iter(runs), "")
-        size = re.match(r"(.*?(?:bs|batch(?:[_-]?size)?|b)[_=-]?)\d+(.*)", some, re.IGNORECASE)
-        pattern = f"{size[1]}{{batch_size}}{'*' if size[2] else ''}" if size else "bs{batch_size}_*"
         raise ImportRefused(
             f"no run has a batch size. The columns and settings are {listed(held, 40)}. Add "
-            f"{names.cure('batch_size', held)}; if the names of the runs say it, as {some!r}, a pattern: --run-name "
-            f"'{pattern}'; if all runs have the same, --set batch_size=N."
+            f"{names.cure('batch_size', held)}; if the names of the runs say it, as {_by_name(next(iter(runs), ''))}; "
+            "if all runs have the same, --set batch_size=N."
         )
     for column in () if "batch_size" in made.asked.columns else made.read_as.get("batch_size", ()):
         if plain(names.last(column)) in PER_PROCESS:

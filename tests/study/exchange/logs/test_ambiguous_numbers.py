@@ -259,3 +259,10 @@ def test_an_impossible_drop_last_is_refused(given, size, why, tmp_path):
     text = f"run,batch_size,epoch,val/loss\na,{size},2,0.4\n"
     with pytest.raises(ImportRefused, match=why):
         imported(tmp_path, text, sets=["train_examples=1600", f"drop_last={given}"])
+
+
+def test_a_table_beside_the_log_says_batch_sizes_that_names_have_as_products(tmp_path):
+    (tmp_path / "log.csv").write_text("run,step,val/loss\nbs2x8,10,0.9\nbs2x8,20,0.4\nbs4x8,10,0.4\n")
+    (tmp_path / "sizes.csv").write_text("run,batch_size\nbs2x8,16\nbs4x8,32\n")
+    import_log(tmp_path, tmp_path / "results", Asked.parse(), ["val/loss<0.5"])
+    assert sorted(study.batch_size for study in load(tmp_path / "results")) == [16, 32]

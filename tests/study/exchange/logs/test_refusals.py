@@ -76,6 +76,11 @@ REFUSED = {
         "run,step,val/loss\nx_bs8_lr0.1,10,0.9\n",
         {},
     ),
+    "as 'adam_bs2x8' does by a product, a table with the columns run and batch_size": (
+        "log.csv",
+        "run,step,val/loss\nadam_bs2x8,10,0.9\n",
+        {},
+    ),
     "as 'a', a pattern: --run-name": ("log.csv", "run,step,val/loss\na,10,0.9\na,20,0.4\n", {}),
     "a batch size is a whole number of examples, at least 1, but 'a' has 64.5. Correct these values": (
         "log.csv",
