@@ -82,7 +82,7 @@ def _named(
                 named[key] = name
                 if key in made.peaks:
                     made.facts[
-                        f"The highest {key} of a run is its {name}"
+                        f"The highest {key} that a run logged is its {name}; between two logs it may be higher"
                     ] = None
                 if name in names.SHORT.values() or name.startswith("own_"):
                     made.read(name, key)
