@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from study.checks import broadcast
 from study.checks.calling import FEW, Metric, calling, loss_of
+from study.checks.treatments import check_registered
 from study.data import trees
 from study.data.resident import EVALUATION_CHUNK
 from study.data.streaming import layout_for
@@ -112,6 +113,7 @@ def check_model(study: Study, workload: Workload, inputs: Tree, targets: Tree) -
     inputs = augmented(study, workload, inputs)
     few, model = described(inputs, targets), built(study, workload).train()
     _check_trainable(study, workload, model)
+    trained = set(model.parameters())
     layout = layout_for(workload, inputs)
     with calling(study, "model", f"of {few}"):
         outputs = computed(study, model, inputs, layout)
@@ -119,6 +121,7 @@ def check_model(study: Study, workload: Workload, inputs: Tree, targets: Tree) -
         loss = values_of(study, "loss", loss_of(study, workload), outputs, targets, few)
     if not loss.requires_grad:
         raise UsageError(f"{study.name}'s loss depends on no trained parameter; look for detach(), argmax and no_grad.")
+    check_registered(study, model, trained, outputs)
     _check_through_outputs(study, workload, inputs, outputs, targets, layout)
     with calling(study, "gradient", f"of {few}"):
         loss.mean().backward()

@@ -1,8 +1,13 @@
 """Checks what is special about single parameters of a workload's model, before anything trains."""
 
-from torch import nn
+from collections.abc import Collection, Iterator, Sequence
+
+from torch import Tensor, nn
 
 from study.checks.calling import calling
+from study.data import trees
+from study.data.trees import Tree
+from study.errors import UsageError
 from study.optimizers.per_parameter import USUAL, Treatments, treatments
 from study.records import Study
 from workloads.base import Workload
@@ -32,3 +37,34 @@ def _special(study: Study, workload: Workload, model: nn.Module) -> Treatments:
         with calling(study, "groups(model)"):
             groups(model)
     return treatments(model, workload, study.no_decay)
+
+
+def check_registered(study: Study, model: nn.Module, trained: Collection[nn.Parameter], outputs: Tree) -> None:
+    """Raise UsageError if the outputs depend on a weight that is not trained: layers in a list or dictionary of Python,
+    layers or parameters that `forward` makes, and tensors with gradients that are no `nn.Parameter`.
+
+    Arguments:
+        trained: the parameters of the model before its forward pass.
+    """
+    known = set(map(id, trained))
+    held = {id(value) for module in model.modules() for value in vars(module).values()}
+    for leaf in _leaves(trees.leaves(outputs)):
+        if id(leaf) not in known and (isinstance(leaf, nn.Parameter) or id(leaf) in held):
+            raise UsageError(
+                f"the outputs of {study.name}'s model depend on a weight {list(leaf.shape)} that is none of its "
+                "parameters, so no optimizer would train it; make it in __init__ as an nn.Parameter or a layer, and "
+                "keep layers in an nn.ModuleList or nn.ModuleDict, not in a list or dictionary."
+            )
+
+
+def _leaves(outputs: Sequence[Tensor]) -> Iterator[Tensor]:
+    """The tensors with gradients that outputs depend on and that nothing computed."""
+    left, seen = [output.grad_fn for output in outputs], set()
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if (leaf := getattr(node, "variable", None)) is not None:
+            yield leaf
+        left += [function for function, _ in node.next_functions]

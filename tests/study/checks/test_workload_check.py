@@ -5,9 +5,10 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from helpers.users.checked import Does, settled
+from helpers.users.checked import Does, Made, refused, settled
 from torch import nn
 
+from study.checks.model import check_model
 from study.errors import UsageError
 from workloads.fully_connected import FullyConnected
 
@@ -137,3 +138,53 @@ def test_a_workload_without_errors(tmp_path, monkeypatch):
     monkeypatch.setattr(FullyConnected, "errors", {})
     with pytest.raises(UsageError, match="mlp_digits measures nothing: its `errors` are empty"):
         settled(tmp_path)
+
+
+class Loose(nn.Module):
+    """A model that makes a weight in its own way: `make` in __init__, `use` of outputs [B, 2] in forward."""
+
+    def __init__(self, make, use):
+        super().__init__()
+        self.layer, self.use = nn.Linear(6, 2), use
+        make(self)
+
+    def forward(self, x):
+        return self.use(self, self.layer(x))
+
+
+def late(self, y):
+    if not hasattr(self, "shift"):
+        self.shift = nn.Parameter(torch.zeros(2))
+    return y + self.shift
+
+
+def force(self, y):
+    """Outputs with a gradient by their inputs, as energies have."""
+    x = y.detach().requires_grad_()
+    return y + torch.autograd.grad((x**3).sum(), x, create_graph=True)[0]
+
+
+WEIGHTS = {  # name -> (in __init__, in forward, whether something is not trained)
+    "a list of layers": (lambda m: setattr(m, "more", [nn.Linear(2, 2)]), lambda m, y: m.more[0](y), True),
+    "a dictionary": (lambda m: setattr(m, "more", {"a": nn.Linear(2, 2)}), lambda m, y: m.more["a"](y), True),
+    "a tensor": (lambda m: setattr(m, "scale", torch.ones(2, requires_grad=True)), lambda m, y: m.scale * y, True),
+    "a parameter in forward": (lambda m: None, lambda m, y: y * nn.Parameter(torch.ones(2)), True),
+    "a layer in forward": (lambda m: None, lambda m, y: nn.Linear(2, 2)(y), True),
+    "a parameter at the first pass": (lambda m: None, late, True),
+    "nn.ModuleList": (lambda m: setattr(m, "more", nn.ModuleList([nn.Linear(2, 2)])), lambda m, y: m.more[0](y), False),
+    "nn.Parameter": (lambda m: setattr(m, "scale", nn.Parameter(torch.ones(2))), lambda m, y: m.scale * y, False),
+    "a constant": (lambda m: setattr(m, "scale", torch.ones(2)), lambda m, y: m.scale * y, False),
+    "frozen layers in a list": (
+        lambda m: setattr(m, "more", [nn.Linear(2, 2).requires_grad_(False)]),
+        lambda m, y: m.more[0](y),
+        False,
+    ),
+    "a gradient by the inputs": (lambda m: None, force, False),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_weights_that_no_optimizer_trains_are_refused(make_study, name):
+    make, use, loose = WEIGHTS[name]
+    with refused("that is none of its parameters, so no optimizer .*nn.ModuleList" if loose else None):
+        check_model(make_study(), Made(lambda: Loose(make, use)), torch.randn(8, 6), torch.arange(8) % 2)
