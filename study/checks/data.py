@@ -145,13 +145,15 @@ def _check_data_set(study: Study, examples: Examples, name: str, split: Any) -> 
     for index in indices:
         with calling(study, f"{name} split's example {index}"):
             items += examples.items(name, [index])
+            first = _copied(items[-1:])  # a second reading may write into what the first one gave
             again = [] if isinstance(split, SinglePass) else examples.items(name, [index])
-        if again and not alike(items[-1:], again):
+        if again and not alike(first or items[-1:], again):
             raise UsageError(
                 f"{where} must give the same example at each reading, but its example {index} differs between two: it "
-                "counts readings, or draws from a generator of its own, such as np.random.default_rng() or those of "
-                "Albumentations 2, so a trial would depend on the trials before it. Draw from the global generators of "
-                "torch, NumPy or `random`, which are seeded for each example."
+                "counts readings, writes into what it holds, as x.mul_(2) and x += 1 do, or draws from a generator of "
+                "its own, such as np.random.default_rng() or those of Albumentations 2, so a trial would depend on the "
+                "trials before it. Draw from the global generators of torch, NumPy or `random`, which are seeded for "
+                "each example."
             )
     own = examples.collate is not default_collate
     batch = _collated(study, examples, name, items) if own else _by_default(where, indices, items)

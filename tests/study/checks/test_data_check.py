@@ -192,30 +192,33 @@ def test_each_wrong_form_has_a_cure(split, said):
         data.check_splits(Asked, workload, workload.splits(None))
 
 
-class Noisy(Listed):
-    """Adds noise to the inputs, from a generator of its own or from a global one."""
+OWN, GENERATOR, COUNT = np.random.default_rng(0), torch.Generator(), itertools.count()
 
-    def __init__(self, examples, draw):
-        super().__init__(examples)
-        self.draw = draw
+
+class Noisy(Listed):
+    """Changes the inputs, or adds noise to them from a generator of its own or from a global one."""
+
+    def __init__(self, examples, change):
+        super().__init__([(x.clone(), y) for x, y in examples])
+        self.change = change
 
     def __getitem__(self, index):
         x, y = super().__getitem__(index)
-        return x + float(self.draw()), y
+        return self.change(x), y
 
 
 @pytest.mark.parametrize(
-    ("draw", "said"),
+    ("change", "said"),
     [
-        (np.random.default_rng(0).normal, "must give the same example at each reading, .* Draw from the global"),
-        (partial(torch.rand, (), generator=torch.Generator()), "must give the same example at each reading"),
-        (itertools.count().__next__, "counts readings"),
-        (np.random.normal, None),
-        (partial(torch.rand, ()), None),
+        (lambda x: x + OWN.normal(), "must give the same example at each reading, .* Draw from the global"),
+        (lambda x: x + torch.rand((), generator=GENERATOR), "must give the same example at each reading"),
+        (lambda x: x + next(COUNT), "counts readings"),
+        (lambda x: x.mul_(2), r"writes into what it holds, as x.mul_\(2\)"),
+        (lambda x: x + np.random.normal() + torch.rand(()), None),  # noqa: NPY002
     ],
 )
-def test_a_data_set_whose_examples_change_by_reading_is_refused(draw, said):
-    workload = Made(Noisy(PAIRS, draw))
+def test_a_data_set_whose_examples_change_by_reading_is_refused(change, said):
+    workload = Made(Noisy(PAIRS, change))
     with refused(said):
         data.check_splits(Asked, workload, workload.splits(None))
 
@@ -233,9 +236,6 @@ def test_a_collate_member_is_called(collate, said):
     workload = Made(Listed([*zip(RAGGED, Y, strict=True)]), collate=padded if said is None else collate)
     with refused(said):
         data.check_splits(Asked, workload, workload.splits(None))
-
-
-OWN = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize(
