@@ -1,13 +1,15 @@
 """Checks a workload on a few examples before anything trains; refusals name the line of its author's code."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from study.data import trees
 from study.errors import Refused, UsageError
 from study.records import Study
 from study.space import middle
@@ -84,3 +86,31 @@ def calling(study: Study, name: str, of: str = "") -> Iterator[None]:
         what = f"{study.name}'s {name} cannot be computed {of}".rstrip()
         cure = next((f"; {cure}" for part, cure in CURES if re.search(part, str(error))), "")
         raise UsageError(f"{what}: {faults.said(error)}{faults.place(error)}{cure}.") from error
+
+
+def cure_of_shape(values: Any, outputs: Any, examples: int) -> str:
+    """The cure for values that are not one per example."""
+    if not isinstance(values, Tensor):
+        return "let it return a tensor."
+    if examples > 1 and any(torch.equal(values, leaf) for leaf in trees.leaves(outputs)):
+        return (
+            "the loss that a model computes itself (outputs.loss) is a mean over examples: compute it from the logits, "
+            "as workloads.base.cross_entropy_error(outputs.logits, targets) does (docs/guide/adapters.md)."
+        )
+    if examples > 1 and values.dim() == 0:
+        return "do not take the mean: the losses of torch return each example with reduction='none'."
+    return "take the mean over outputs yourself, but not over examples."
+
+
+def cure_of_number(value: Any) -> str:
+    """The cure for the value of a metric that is not one number."""
+    if value is None:
+        return "look for a missing `return`"
+    if isinstance(value, Mapping):
+        return (
+            "give each number its own name, `metrics = {name: metric, ...}`; a MetricCollection of torchmetrics may "
+            "itself be `metrics`"
+        )
+    if isinstance(value, tuple | list):
+        return "give each number its own name, `metrics = {name: metric, ...}`"
+    return "a number per example belongs to `errors`"

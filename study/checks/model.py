@@ -3,14 +3,14 @@
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from study.checks import broadcast
-from study.checks.calling import FEW, Metric, calling, loss_of
+from study.checks.calling import FEW, Metric, calling, cure_of_number, cure_of_shape, loss_of
 from study.checks.treatments import check_registered
 from study.data import trees
 from study.data.resident import EVALUATION_CHUNK
@@ -22,6 +22,7 @@ from study.records import Study
 from study.user_code import autocast, faults
 from study.user_code.snapshots import compiled
 from workloads.base import Weights, Workload, metrics_of, optional
+from workloads.layers import whole_batch_layers
 
 SPREAD = 16
 """Examples of a check that are spread over the training set, which may be sorted by label."""
@@ -189,6 +190,30 @@ def check_evaluation(
                 outputs = computed(study, built(study, workload).eval(), some, layout)
             for name, error in workload.errors.items():
                 values_of(study, f"errors[{name!r}]", error, outputs, labels, described(some, labels))
+    _check_unmixed(study, workload, inputs, layout)
+
+
+def _check_unmixed(study: Study, workload: Workload, inputs: Tree, layout: torch.memory_format) -> None:
+    """Raise UsageError if the outputs of an example in an evaluation change when others take the places beside it.
+
+    Random numbers stay the same: they depend on the shapes. Batch norm without running statistics is allowed.
+    """
+    model, kept = built(study, workload).eval(), (trees.count(inputs) + 1) // 2
+    if any(layer.running_mean is None for layer in whole_batch_layers(model)):
+        return
+    rows = [min(row, 2 * kept - 1 - row) for row in range(trees.count(inputs))]
+    with torch.no_grad(), calling(study, "model", "in an evaluation"):
+        others = trees.part(inputs, torch.tensor(rows))
+        pairs = [trees.leaves(computed(study, model, each, layout)) for each in (inputs, others)]
+    for one, other in zip(*pairs, strict=True):
+        if not one.is_floating_point() or not one.dim() or one.shape != other.shape or len(one) != len(rows):
+            continue
+        if not torch.allclose(one[:kept], other[:kept], rtol=NEAR, atol=NEAR * float(one.abs().max()), equal_nan=True):
+            raise UsageError(
+                f"the outputs of {study.name}'s model for an example must not depend on the other examples of an "
+                "evaluation; look for an operation over the axis of examples, such as softmax(0) or mean(0). A norm "
+                "over a batch needs running statistics for evaluations, as nn.BatchNorm1d keeps them."
+            )
 
 
 def check_apart(study: Study, workload: Workload, inputs: Tree, layout: torch.memory_format) -> None:
@@ -250,25 +275,11 @@ def values_of(
         cures = [cure for *_, cure in broadcast.mended(outputs, targets)] if pairs else []
         raise UsageError(
             f"{study.name}'s {name} must be a number per example, of shape [{examples}] for {examples} of them, but "
-            f"got {trees.described(values)}; " + (cures[0] if cures else _cure_of_shape(values, outputs, examples))
+            f"got {trees.described(values)}; " + (cures[0] if cures else cure_of_shape(values, outputs, examples))
         )
     if finite and not values.isfinite().all():
         raise UsageError(f"{study.name}'s {name} is not finite before training, of {few}.")
     return values
-
-
-def _cure_of_shape(values: Any, outputs: Any, examples: int) -> str:
-    """The cure for values that are not one per example."""
-    if not isinstance(values, Tensor):
-        return "let it return a tensor."
-    if examples > 1 and any(torch.equal(values, leaf) for leaf in trees.leaves(outputs)):
-        return (
-            "the loss that a model computes itself (outputs.loss) is a mean over examples: compute it from the logits, "
-            "as workloads.base.cross_entropy_error(outputs.logits, targets) does (docs/guide/adapters.md)."
-        )
-    if examples > 1 and values.dim() == 0:
-        return "do not take the mean: the losses of torch return each example with reduction='none'."
-    return "take the mean over outputs yourself, but not over examples."
 
 
 def of_targets(weights: Weights) -> Metric:
@@ -340,25 +351,11 @@ def _check_metric(study: Study, name: str, metric: Any, outputs: Any, targets: T
     if number is None:
         raise UsageError(
             f"{study.name}'s {name} must return one number for all examples, but got {trees.described(value)}; "
-            f"{_cure_of_number(value)}."
+            f"{cure_of_number(value)}."
         )
     if not math.isfinite(number):
         raise UsageError(f"{study.name}'s {name} is {number} before training, of {few}; return a finite number.")
     broadcast.check_paired(study, name, measured, outputs, targets)
-
-
-def _cure_of_number(value: Any) -> str:
-    """The cure for the value of a metric that is not one number."""
-    if value is None:
-        return "look for a missing `return`"
-    if isinstance(value, Mapping):
-        return (
-            "give each number its own name, `metrics = {name: metric, ...}`; a MetricCollection of torchmetrics may "
-            "itself be `metrics`"
-        )
-    if isinstance(value, tuple | list):
-        return "give each number its own name, `metrics = {name: metric, ...}`"
-    return "a number per example belongs to `errors`"
 
 
 def described(inputs: Tree, targets: Tree) -> str:

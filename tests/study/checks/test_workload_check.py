@@ -8,7 +8,7 @@ import torch
 from helpers.users.checked import Does, Made, refused, settled
 from torch import nn
 
-from study.checks.model import check_model
+from study.checks.model import check_evaluation, check_model
 from study.errors import UsageError
 from workloads.fully_connected import FullyConnected
 
@@ -188,3 +188,28 @@ def test_weights_that_no_optimizer_trains_are_refused(make_study, name):
     make, use, loose = WEIGHTS[name]
     with refused("that is none of its parameters, so no optimizer .*nn.ModuleList" if loose else None):
         check_model(make_study(), Made(lambda: Loose(make, use)), torch.randn(8, 6), torch.arange(8) % 2)
+
+
+def normed(y):
+    return (y - y.mean(0)) / y.std(0)
+
+
+MIXED = {  # name -> (of the outputs [B, 2], whether they mix examples in an evaluation)
+    "softmax of the wrong axis": (lambda self, y: y.softmax(0), True),
+    "a norm without running statistics": (lambda self, y: normed(y), True),
+    "the same in training alone": (lambda self, y: normed(y) if self.training else y, False),
+    "attention over the batch": (lambda self, y: (y @ y.T).softmax(1) @ y, True),
+    "batch norm": (lambda self, y: self.more(y), False),
+    "softmax": (lambda self, y: y.softmax(1), False),
+    "noise": (lambda self, y: y + torch.rand_like(y), False),
+    "a mean beside the outputs": (lambda self, y: (y, y.mean()), False),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_outputs_that_mix_the_examples_of_an_evaluation_are_refused(make_study, name):
+    use, mixed = MIXED[name]
+    workload = Made(lambda: Loose(lambda model: setattr(model, "more", nn.BatchNorm1d(2)), use))
+    workload.errors = {"e": lambda o, t: torch.zeros(len(t))}
+    with refused(r"must not depend on the other examples of an evaluation; look for .*softmax\(0\)" if mixed else None):
+        check_evaluation(make_study(), workload, torch.randn(8, 6), torch.arange(8) % 2, torch.contiguous_format, [8])
