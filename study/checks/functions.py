@@ -32,7 +32,7 @@ from study.data.trees import Tree
 from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
-from workloads.base import Workload, optional
+from workloads.base import Workload, cross_entropy_error, optional
 
 RELATIVE, OF_SCALE = 1e-5, 1e-6
 """Largest difference by rounding: relative to a number, plus relative to the largest number of the check."""
@@ -44,6 +44,8 @@ LARGEST = 2**25
 """Most bytes of the outputs in a larger batch."""
 SECONDS = 0.05
 """Longest expected time of one call with a larger batch: losses may loop over examples in Python."""
+SUM = 1e-2
+"""Largest difference from 1 of a sum of probabilities, in bf16, too."""
 COUPLED = 1e-6
 """Largest gradient at another example's outputs, relative to that at its own."""
 EACH = "leave out a mean over examples, which the losses of torch do with reduction='none'; "
@@ -114,11 +116,32 @@ def check_functions(
     pools = {training: _pool(study, workload, inputs, targets, layout, training) for training in (True, False)}
     if (pool := pools[True]) is not None:
         _check_alone(study, "loss", loss_of(study, workload), pool, "loss")
+        _check_logits(study, workload, pool)
     if (pool := pools[False]) is not None:
         with torch.no_grad():
             for name, error in workload.errors.items():
                 _check_alone(study, f"errors[{name!r}]", error, pool, "errors")
             check_metrics(study, workload, _samples(pool, targets, val_targets))
+
+
+def _check_logits(study: Study, workload: Workload, pool: Pool) -> None:
+    """Raise UsageError if the loss takes probabilities for logits: softmax twice, which hardly learns."""
+    outputs, targets = pool.outputs, pool.targets
+    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or targets.shape != outputs.shape[:-1]:
+        return
+    if outputs.shape[-1] < 2 or targets.is_floating_point() or not _is_distribution(outputs):
+        return
+    losses = loss_of(study, workload)(outputs.clone(), targets.clone())
+    if torch.allclose(losses, cross_entropy_error(outputs, targets).to(losses.dtype)):
+        raise UsageError(
+            f"{study.name}'s model returns probabilities, whose sum is 1, but the cross entropy in its loss takes "
+            "logits and computes their softmax itself; leave out the softmax of the model."
+        )
+
+
+def _is_distribution(outputs: Tensor) -> bool:
+    """Whether the numbers of the last axis are probabilities of classes."""
+    return bool((outputs >= 0).all()) and bool(((outputs.float().sum(-1) - 1).abs() < SUM).all())
 
 
 def _samples(pool: Pool, targets: Tree, val_targets: Tree | None) -> Iterator[tuple[Any, Tree]]:

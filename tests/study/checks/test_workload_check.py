@@ -8,8 +8,10 @@ import torch
 from helpers.users.checked import Does, Made, refused, settled
 from torch import nn
 
+from study.checks.functions import check_functions
 from study.checks.model import check_evaluation, check_model
 from study.errors import UsageError
+from workloads.base import cross_entropy_error
 from workloads.fully_connected import FullyConnected
 
 
@@ -213,3 +215,24 @@ def test_outputs_that_mix_the_examples_of_an_evaluation_are_refused(make_study, 
     workload.errors = {"e": lambda o, t: torch.zeros(len(t))}
     with refused(r"must not depend on the other examples of an evaluation; look for .*softmax\(0\)" if mixed else None):
         check_evaluation(make_study(), workload, torch.randn(8, 6), torch.arange(8) % 2, torch.contiguous_format, [8])
+
+
+def likelihood(outputs, targets):
+    return -outputs.gather(1, targets[:, None])[:, 0].log()
+
+
+LOGITS = {  # name -> (of the outputs [B, 2], loss, whether it takes the softmax twice)
+    "softmax twice": (lambda self, y: y.softmax(1), cross_entropy_error, True),
+    "logits": (lambda self, y: y, cross_entropy_error, False),
+    "softmax once": (lambda self, y: y.softmax(1), likelihood, False),
+    "logarithms": (lambda self, y: y.log_softmax(1), cross_entropy_error, False),
+    "squares": (lambda self, y: y.softmax(1), lambda o, t: (o - nn.functional.one_hot(t, 2)).square().sum(1), False),
+}
+
+
+@pytest.mark.parametrize("name", LOGITS)
+def test_cross_entropy_of_probabilities_is_refused(make_study, name):
+    use, loss, twice = LOGITS[name]
+    workload = Made(lambda: Loose(lambda model: None, use), loss=loss)
+    with refused("returns probabilities, .* leave out the softmax of the model" if twice else None):
+        check_functions(make_study(), workload, torch.randn(8, 6), torch.arange(8) % 2, torch.contiguous_format)
