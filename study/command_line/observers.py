@@ -3,30 +3,63 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from study.observers.aside import Aside
-from study.observers.base import Ended, Guarded, Observer
+from study.observers.base import Ended, Guarded, Observer, Sweep
 from study.observers.notify import Notify
 from study.observers.trackers.base import Tracker
 
 if TYPE_CHECKING:
     from study.config.jobs import Job
+    from study.records import Study
 
 
 class Told(Guarded):
-    """The chosen observers. `sentences`: the findings, which they are told at the end."""
+    """The chosen observers, which are also told of the trials on file: a tracker takes those that it missed.
 
-    sentences: Sequence[str] = ()
+    Arguments:
+        studies: pairs of a results folder and a study whose trials on file they are told.
+        command: of the sweep.
+
+    Attributes:
+        sentences: the findings, which they are told at the end.
+    """
+
+    def __init__(
+        self,
+        observers: Sequence[Observer],
+        warn: Callable[[str], None],
+        studies: Sequence[tuple[Path, Study]],
+        command: str,
+    ) -> None:
+        super().__init__(observers, warn)
+        self._studies, self._command = studies, command
+        self._begun = False
+        self.sentences: Sequence[str] = ()
+
+    def begin(self, sweep: Sweep) -> None:
+        from study.observers.followed import Followed
+
+        super().begin(sweep)
+        if not self._begun:
+            self._begun = True
+            Followed(self._studies, self).look()
+
+    def report(self, ended: Ended) -> None:
+        if not (self._begun or ended.interrupted or ended.error is not None) and self.has_left:
+            self.begin(Sweep(self._command, ()))
+        super().report(ended)
 
 
 @contextmanager
-def told(jobs: Sequence[Job], console: Console) -> Iterator[Told]:
+def told(jobs: Sequence[Job], command: str, console: Console) -> Iterator[Told]:
     """The observers that a sweep of these jobs asks for; they are told of its end when the block ends."""
     from study import store
 
@@ -40,7 +73,8 @@ def told(jobs: Sequence[Job], console: Console) -> Iterator[Told]:
         chosen += [Aside(tracker, warn) for tracker in trackers]
     if jobs[0].notify:
         chosen.append(Notify(jobs[0].notify))
-    observers = Told(chosen, warn)
+    on_file = [(job.results, job.study) for job in jobs] if jobs[0].track else []
+    observers = Told(chosen, warn, on_file, command)
     try:
         yield observers
     except KeyboardInterrupt:

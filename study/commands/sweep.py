@@ -77,7 +77,7 @@ def run(options: argparse.Namespace, console: Console, shows: bool = True) -> li
     overrides = list(options.overrides)
     imports = vars(options).get("imports") or options.config_dir
     command = observers.without_secrets(options.command)
-    with observers.told(jobs, console) as told:
+    with observers.told(jobs, command, console) as told:
         while True:
             try:
                 train(missing, where, imports, command, console, said, told)
@@ -158,7 +158,7 @@ def _follow(
                 rows = {results: progress.table(load(results)).to_dict("records") for results in there}
                 shown.watch([(job.study, launch.states_of(job, states), _rows(job, rows)) for job in jobs])
         except KeyboardInterrupt:
-            followed.look()  # after a resume, trials that are on file now are not new
+            followed.look()
             raise
     if failed := launch.failures(jobs):
         raise launch.JobsFailed("\n".join([*failed, "The same command continues."]))

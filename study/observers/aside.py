@@ -76,6 +76,10 @@ class Aside(Observer):
         self._threads: list[threading.Thread] = []
         self._moved = 0.0
 
+    @property
+    def has_left(self) -> bool:
+        return self._observer.has_left
+
     def begin(self, sweep: Sweep) -> None:
         if self._process is None:
             self._process = process("study.observers.aside", pipe=subprocess.PIPE)
@@ -91,10 +95,7 @@ class Aside(Observer):
     def report(self, ended: Ended) -> None:
         """Wait until the observer has everything. Raises TimeoutError if it takes too long."""
         if self._process is None:
-            if ended.interrupted or ended.error is not None or not self._observer.has_left:
-                return
-            self.begin(Sweep("", ()))
-        assert self._process is not None
+            return
         self._put(("report", ended))
         self._events.put(None)
         with suppress(OSError):  # the workers are done; only a privileged user may raise a priority

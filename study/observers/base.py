@@ -74,7 +74,8 @@ class Finished:
         first_bad_step: the step at which it diverged, or None.
         steps, errors: [E] the evaluations, and metric -> [E] errors, NaN where not measured.
         seconds: `training` and `evaluation`.
-        position: of the trials of its search in the order in which they finished, earlier sweeps included; from 1.
+        position: of the trials of its search in the order in which they finished, earlier sweeps included; from 1. Of
+            trials that are read from their files, in the order of their index.
     """
 
     index: int
@@ -127,7 +128,8 @@ class Observer:
 
     @property
     def has_left(self) -> bool:
-        """True if it must be told of the end of a sweep that trained nothing, because it missed an earlier one."""
+        """True if it must be told of a sweep that trained nothing, because it missed trials or the end of an earlier
+        one."""
         return False
 
     def begin(self, sweep: Sweep) -> None:
@@ -152,6 +154,10 @@ class Guarded(Observer):
 
     def __init__(self, observers: Sequence[Observer], warn: Callable[[str], None]) -> None:
         self._observers, self._warn = list(observers), warn
+
+    @property
+    def has_left(self) -> bool:
+        return any(observer.has_left for observer in self._observers)
 
     def begin(self, sweep: Sweep) -> None:
         self._each("begin", sweep)

@@ -1,6 +1,7 @@
 """Tells observers of trials that other processes train, such as jobs of a cluster, from the files that they write."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from analysis.question.searches import holding
@@ -13,7 +14,7 @@ from study.store.curves import Reader
 
 
 class Followed:
-    """Looks for new trials of studies. Trials that are on file at the start are not new.
+    """Looks for new trials of studies. At the first look, all trials on file are new.
 
     Arguments:
         studies: pairs of a results folder and a study; all searches of the study count.
@@ -23,8 +24,6 @@ class Followed:
         self._studies, self._observers = list(studies), observers
         self._readers: dict[Path, Reader] = {}
         self._known: dict[Path, list[Curve]] = {}
-        for folder, _ in self._searches():
-            self._new(folder)
 
     def look(self) -> None:
         """Tell of the trials that finished since the last look, and that time has passed."""
@@ -33,10 +32,16 @@ class Followed:
             study = Study.from_question(store.read(folder / "study.json")["question"]) if new else None
             if study is None:
                 continue
-            tuner, search = Tuner(study, self._known[folder]), search_of(study, results, 0.0)
-            for position, curve in enumerate(new, start=1 + len(self._known[folder]) - len(new)):
-                if curve.trial.index in tuner.outcomes:  # else it is unfinished and is trained again
-                    self._observers.trial(search, state_of(tuner), finished_of(tuner, curve, position))
+            known = self._known[folder]
+            tuner, search = Tuner(study, known), search_of(study, results, 0.0)
+            state, steps = state_of(tuner), []
+            for position, curve in enumerate(known, start=1):
+                if curve.trial.index not in tuner.outcomes:
+                    continue  # it is unfinished and is trained again
+                steps += [found] if (found := tuner.outcomes[curve.trial.index].result) is not None else []
+                if position > len(known) - len(new):
+                    so_far = replace(state, best=min(steps, default=None))
+                    self._observers.trial(search, so_far, finished_of(tuner, curve, position))
 
         for results, study in self._studies[:1]:
             self._observers.tick(search_of(study, results, 0.0), {})

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from study.observers.base import Ended, Finished, Observer, Search, State, Sweep
-from study.observers.trackers.unfinished import add, remove, unfinished
+from study.observers.trackers.journal import Journal
 
 FOLDER = "tracking"
 """Folder in a results folder for the files of trackers."""
@@ -98,11 +98,11 @@ class Tracker(Observer):
         self._sweep: Sweep | None = None
         self._studies = tuple(studies)
         self._runs: dict[Study, Run] = {}
-        self._steps: dict[tuple[Path, str, str, int, str], int] = {}
+        self._journals: dict[Path, Journal] = {}
 
     @property
     def has_left(self) -> bool:
-        return bool(self._left())
+        return any(not self._journal(study[0]).is_ended(self._identity(study[0], study[1:])) for study in self._studies)
 
     def begin(self, sweep: Sweep) -> None:
         """Raises ImportError with the cure if the tracker's package is missing."""
@@ -113,12 +113,17 @@ class Tracker(Observer):
     def trial(self, search: Search, state: State, finished: Finished | None) -> None:
         if finished is None:
             return
-        key = search.key[:4]
+        key, journal = search.key[:4], self._journal(search.results)
+        identity = self._identity(search.results, key[1:])
+        if journal.has(identity, search.name, finished.index):
+            return
         if key not in self._runs:
             self._runs[key] = self._opened(search)
+        step = journal.claim(identity, search.name, finished.index, finished.position)
+        if step is None:
+            return
         prefix = f"{search.name}/" if search.name else ""
         values = _values(search, state, finished)
-        step = self._steps[search.key] = max(finished.position, self._steps.get(search.key, 0) + 1)
         self._runs[key].log(step, {f"{prefix}{name}": value for name, value in values.items()})
         if self._trials:
             self._record(search, finished)
@@ -133,7 +138,7 @@ class Tracker(Observer):
                 run.table("trials", table)
             run.end(failed)
             if not failed:
-                remove(results / FOLDER, self._tracker, [self._identity(results, study)])
+                self._journal(results).ended(self._identity(results, study))
         self._runs.clear()
 
     def _left(self) -> dict[Study, About]:
@@ -141,10 +146,15 @@ class Tracker(Observer):
         found = {}
         for study in self._studies:
             results, *rest = study
-            about = unfinished(results / FOLDER, self._tracker).get(self._identity(results, rest))
+            about = self._journal(results).unfinished(self._identity(results, rest))
             if about is not None and study not in self._runs:
                 found[study] = About(results / FOLDER, **about)
         return found
+
+    def _journal(self, results: Path) -> Journal:
+        if results not in self._journals:
+            self._journals[results] = Journal(results / FOLDER / f"told-{self._tracker}.jsonl")
+        return self._journals[results]
 
     def _identity(self, results: Path, parts: Sequence[object]) -> str:
         return "-".join([*map(str, parts), self._identities[results][:8]])
@@ -186,7 +196,8 @@ class Tracker(Observer):
             steps="finished trials" if trial is None else "training step",
         )
         if trial is None:
-            add(about.folder, self._tracker, {name: held for name, held in vars(about).items() if name != "folder"})
+            held = {name: value for name, value in vars(about).items() if name != "folder"}
+            self._journal(search.results).opened(held)
         return self._open(about)
 
     def _open(self, about: About) -> Run:

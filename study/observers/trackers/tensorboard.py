@@ -17,12 +17,15 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from study.observers.trackers.base import About, Table
 
+SECONDS = 2
+"""The time from one writing to the next; EventFileWriter's own is two minutes, which a kill would lose."""
+
 
 class Run:
     """A folder with event files: a resumed sweep adds another file."""
 
     def __init__(self, about: About) -> None:
-        self._writer = EventFileWriter(str(about.folder / "tensorboard" / about.identity))
+        self._writer = EventFileWriter(str(about.folder / "tensorboard" / about.identity), flush_secs=SECONDS)
         settings = [[name, str(value)] for name, value in {**about.settings, "command": about.command}.items()]
         self.table("settings", Table(["setting", "value"], settings))
 

@@ -128,7 +128,7 @@ def test_they_are_told_how_the_sweep_ended(monkeypatch, raised, expected):
     jobs = parse_jobs(["batch_size=64", "notify=json://127.0.0.1"])
 
     def ended():
-        with observers.told(jobs, Console()) as asked:
+        with observers.told(jobs, "command", Console()) as asked:
             asked.sentences = ["Found."]
             if raised:
                 raise raised
@@ -164,17 +164,17 @@ def test_trials_of_other_processes_are_followed_by_their_files(make_study, make_
     notes = Noting()
     followed = Followed([(tmp_path, study), (tmp_path, other)], notes)
     followed.look()
-    assert notes.told == [("tick", {})]  # the first trial was there before
+    assert notes.told == [(8, "", 1, 0), ("tick", {})]  # the first trial was there before
     write_study(tmp_path, study, curves[1:], close=False)
     write_study(tmp_path, other, [make_curve(other, 0, reaches=9)], close=False)
     followed.look()
     followed.look()
     tick = ("tick", {})
-    assert notes.told == [tick, (8, "", 3, 1), (8, "", 3, 2), (16, "", 1, 0), tick, tick]
+    assert notes.told == [(8, "", 1, 0), tick, (8, "", 3, 1), (8, "", 3, 2), (16, "", 1, 0), tick, tick]
 
 
 def test_trials_that_finish_before_ctrl_c_are_told(make_study, make_curve, write_study, tmp_path, monkeypatch):
-    """A look at the jobs comes every few seconds, and a resumed sweep takes no trial on file for new."""
+    """A look at the jobs comes every few seconds."""
     study, notes = make_study(batch_size=8), Noting()
 
     @contextmanager

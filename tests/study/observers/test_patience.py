@@ -45,7 +45,7 @@ def test_a_tracker_that_hangs_holds_up_no_other(tmp_path, monkeypatch, capsys):
     seconds = {"mlflow": 600.0, "wandb": 0.01}
     monkeypatch.setattr(observers, "Tracker", lambda name, *_: told.Lasting(tmp_path / name, seconds[name]))
     jobs = parse_jobs(["batch_size=64", "track=[mlflow,wandb]", f"results={tmp_path}"])
-    with observers.told(jobs, Console(width=200)) as both:
+    with observers.told(jobs, "command", Console(width=200)) as both:
         told.tell(both, tmp_path)
     assert len((tmp_path / "wandb").read_text().splitlines()) == 5
     assert not (tmp_path / "mlflow").exists()

@@ -205,7 +205,9 @@ def test_a_resumed_sweep_ends_the_runs_of_studies_that_were_complete(tracker, tm
     written(tmp_path)
     warned: list[str] = []
     resumed = Aside(Tracker(tracker, {tmp_path: "identity"}, studies=[search.key[:4]]), warned.append)
-    resumed.report(Ended([tmp_path]))  # everything is on file: it is never told of a begin
+    assert resumed.has_left
+    resumed.begin(told.Sweep("command", ()))  # everything is on file
+    resumed.report(Ended([tmp_path]))
     assert warned == []
     found, rows = READERS[tracker](tmp_path / FOLDER)
     assert set(found) == {STUDY}
