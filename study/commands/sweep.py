@@ -142,6 +142,7 @@ def _follow(
     """Train on a cluster, and show and tell what the files of its jobs record."""
     from analysis.load import load
     from analysis.tables import status as progress
+    from study import store
     from study.cluster import launch
     from study.observers.base import Guarded, Sweep
     from study.observers.followed import Followed
@@ -161,6 +162,8 @@ def _follow(
             followed.look()
             raise
     if failed := launch.failures(jobs):
+        for job in launch.killed(jobs) if where.kind == "local" else ():  # elsewhere the machine completes the question
+            store.announce(job.results, job.study)
         raise launch.JobsFailed("\n".join([*failed, "The same command continues."]))
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,8 +16,9 @@ from omegaconf import OmegaConf
 from analysis.measurements import LoadError
 from study import store, whole_sweep
 from study.__main__ import main
-from study.cluster import job_process, launch, slurm
+from study.cluster import job_process, launch, slurm, waves
 from study.commands import sweep
+from study.commands.status import progress
 from study.config import compose
 from study.config.compose import CONF, EXTRAS
 from study.config.jobs import parse_jobs
@@ -306,6 +308,26 @@ def test_a_results_folder_that_was_moved_is_named(jobs, tmp_path, monkeypatch):
     folder = jobs[0].results.absolute() / job_process.FOLDER / "local"
     with pytest.raises(StoreError, match=f"{jobs[0].results.absolute()} is no longer there: it was moved"):
         list(launch._wave(jobs, local, folder, None, ""))
+
+
+@pytest.mark.parametrize(("status", "listed"), [(None, True), (-9, True), (1, False)])
+def test_a_study_whose_job_was_killed_is_on_file(tmp_path, monkeypatch, status, listed):
+    """Else `study status` would say that all is done. One whose job failed, such as a model too large, is left out."""
+    results = tmp_path / "results"
+
+    @contextmanager
+    def launched(jobs, *_):
+        [log] = {log for job in jobs for log in waves.logs_of(job)}
+        log.parent.mkdir(parents=True)
+        log.write_text("its log")
+        if status is not None:
+            job_process.status_file(log).write_text(str(status))
+        yield iter([])
+
+    monkeypatch.setattr(launch, "launched", launched)
+    assert main(["sweep", "batch_size=64", "cluster=local", f"results={results}"]) == 1
+    states = [*progress(results)["state"]] if (results / "studies").exists() else []
+    assert states == ["waiting"] * listed
 
 
 @pytest.mark.slow
