@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,28 +36,35 @@ def console(verbose: bool) -> Iterator[Console]:
 
 
 class _Output:
-    """One output of a cell with all that a console prints and, at its end, the live display as it is now.
+    """One output of a cell with all that a console prints and, at its end, the live display as it is now. A call that
+    is refused before it prints leaves none.
 
     rich's own display for notebooks is an output for each line, and needs ipywidgets.
     """
 
     def __init__(self) -> None:
-        from IPython.display import display
-
-        self.console = _Console()
+        self.console = _Console(self._begin)
         self._ended = threading.Event()
         self._shown = ""
-        self._handle: Any = display(_bundle(""), raw=True, display_id=True)
+        self._handle: Any = None
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
     def __enter__(self) -> _Output:
-        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join()
-        self._show()  # from this thread, so that the kernel counts it to the cell
+        if self._handle is not None:
+            self._thread.join()
+            self._show()  # from this thread, so that the kernel counts it to the cell
+
+    def _begin(self) -> None:
+        """Called in the thread of the cell, for the same reason."""
+        from IPython.display import display
+
+        if self._handle is None:
+            self._handle = display(_bundle(""), raw=True, display_id=True)
+            self._thread.start()
 
     def _follow(self) -> None:
         while not self._ended.wait(SECONDS):
@@ -75,11 +82,20 @@ def _bundle(text: str) -> dict[str, str]:
 
 
 class _Console(Console):
-    """A console that keeps what it prints, and knows the live displays that are on."""
+    """A console that keeps what it prints, and knows the live displays that are on.
 
-    def __init__(self) -> None:
+    Arguments:
+        begin: called before anything is shown.
+    """
+
+    def __init__(self, begin: Callable[[], None]) -> None:
         super().__init__(**self._plain(), highlight=False)
+        self._begin = begin
         self._on: list[Any] = []
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        self._begin()
+        super().print(*objects, **how)
 
     @staticmethod
     def _plain() -> dict[str, Any]:
@@ -92,6 +108,7 @@ class _Console(Console):
         }
 
     def set_live(self, live: Any) -> bool:
+        self._begin()
         self._on.append(live)
         return super().set_live(live)
 

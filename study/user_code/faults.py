@@ -5,20 +5,15 @@ import os
 import re
 import traceback
 
+from analysis.errors import DEBUG as DEBUG
+from analysis.errors import debugging as debugging
 from study.user_code.ownership import is_users
 
-DEBUG = "HYDRA_FULL_ERROR"
-"""Environment variable that `--debug` sets to 1; worker processes inherit it."""
 OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM)
 """Errors that say nothing of the program: a disk is full, over its quota, read-only or broken, or a file too large or
 forbidden."""
 IN_A_LOADER = "Original Traceback (most recent call last):"
 """In the text of an error that torch passes on from a process that reads data."""
-
-
-def debugging() -> bool:
-    """Whether whole tracebacks are wanted."""
-    return os.environ.get(DEBUG) == "1"
 
 
 def said(error: BaseException) -> str:

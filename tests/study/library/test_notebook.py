@@ -23,6 +23,8 @@ try:
     study.plan(Here("here", 100))
 except study.Refused as refused:
     print(refused)""",
+    "study.sweep(optimizer='sdg')",
+    "%env HYDRA_FULL_ERROR=1\nstudy.plan(optimizer='sdg')",
 ]
 
 
@@ -37,7 +39,8 @@ def test_a_sweep_in_a_notebook(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("PYTHONWARNINGS", "default")
     monkeypatch.delenv("MPLBACKEND", raising=False)  # `main` sets it for the process of the tests
-    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(mine)}}).execute()
+    asked = {"timeout": 300, "resources": {"metadata": {"path": str(mine)}}, "allow_errors": True}
+    nbclient.NotebookClient(notebook, **asked).execute()
     outputs = [cell.outputs for cell in notebook.cells]
     assert outputs[1] == []
     progress, result = outputs[2]
@@ -52,6 +55,10 @@ def test_a_sweep_in_a_notebook(tmp_path, monkeypatch):
     assert told.name == "stdout"
     assert "Here is defined in this notebook" in told.text
     assert "put %%writefile here.py on the first line of its cell" in told.text
+    [refused] = outputs[5]
+    assert refused.output_type == "error"
+    assert refused.traceback == ["UsageError: unknown optimizer 'sdg'; did you mean 'sgd'?"]
+    assert 'File "' in "".join(outputs[6][-1].traceback)
 
 
 def test_elsewhere_the_terminal_shows_it(capsys):
@@ -66,7 +73,7 @@ def test_elsewhere_the_terminal_shows_it(capsys):
 def test_the_output_of_a_cell_ends_with_the_live_display():
     from rich.progress import Progress, TextColumn
 
-    console = consoles._Console()
+    console = consoles._Console(lambda: None)
     console.print("first", style="yellow")
     with Progress(TextColumn("{task.description} {task.completed}"), console=console, transient=True) as bars:
         bars.add_task("second", completed=3)
