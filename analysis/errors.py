@@ -9,7 +9,11 @@ DEBUG = "HYDRA_FULL_ERROR"
 
 
 def debugging() -> bool:
-    """Whether whole tracebacks are wanted."""
+    """Whether whole tracebacks are wanted.
+
+    >>> debugging()
+    False
+    """
     return os.environ.get(DEBUG) == "1"
 
 

@@ -249,6 +249,18 @@ def at_most(steps: Any, first: Any) -> bool:
     return bool(pd.notna(steps) and pd.notna(first) and 1 < steps <= first)
 
 
+def with_before(runs: pd.DataFrame) -> np.ndarray:
+    """The steps of some runs, and the last measured step before each [2, K]; NaN if it is unknown.
+
+    Arguments:
+        runs: with the column steps, and step_before if it is known.
+
+    >>> with_before(pd.DataFrame({"steps": [20, 22], "step_before": [0, 20]})).tolist()
+    [[20.0, 22.0], [0.0, 20.0]]
+    """
+    return runs.reindex(columns=["steps", "step_before"]).to_numpy(dtype=float).T
+
+
 def fewest(steps: np.ndarray, before: np.ndarray | float) -> np.ndarray:
     """The fewest steps at which a goal can have been met: 1 where the first evaluation met it, else those measured.
 
@@ -259,6 +271,28 @@ def fewest(steps: np.ndarray, before: np.ndarray | float) -> np.ndarray:
     array([ 1., 22., inf])
     """
     return np.where(before == 0, 1.0, steps)
+
+
+def median(steps: np.ndarray, before: np.ndarray | float = np.nan) -> float:
+    """The median of steps [K] on a log scale: infinite if half or more missed the goal, NaN without any.
+
+    Of an even number that met the goal, the lower median if it is only an upper bound: it bounds a median, where a mean
+    of both would pass for a known one.
+
+    Arguments:
+        before: the last measured step before each; 0 if the steps are only an upper bound, NaN if it is unknown.
+
+    >>> median(np.array([100.0, 400.0])), median(np.array([100.0, 100.0, np.inf, np.inf]))
+    (200.0, inf)
+    >>> median(np.array([20.0, 80.0]), np.array([0.0, 70.0]))
+    20.0
+    """
+    if not len(steps):
+        return np.nan
+    middle = np.argsort(steps)[[(len(steps) - 1) // 2, len(steps) // 2]]
+    if fewest(steps, before)[middle[0]] < steps[middle[0]] and np.isfinite(steps[middle[1]]):
+        return float(steps[middle[0]])
+    return float(np.sqrt(steps[middle].prod()))
 
 
 def upper_bound(steps: Any, first: Any) -> str:

@@ -8,8 +8,8 @@ import pandas as pd
 from analysis.advice.comparisons import ADAPTIVE, AT_ONCE, FEW_RUNS, FEW_SEEDS, FEW_TRIALS, KNOWN
 from analysis.advice.splits import HOUR, Machine, able, ranked
 from analysis.advice.step_times import StepTimes
-from analysis.estimates.tuned import SEEDS, median, reads_seeds
-from analysis.intervals import PART
+from analysis.estimates.tuned import SEEDS, reads_seeds
+from analysis.intervals import PART, median
 from analysis.labels import batch_sizes, counted, curve_text, duration, listed, number
 from analysis.load import CURVE, StudyData
 from analysis.question.stages import FRESH_SEEDS

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.counting import COMPLETE, INCOMPLETE
 from analysis.estimates.tuned import half_width
-from analysis.intervals import fewest, moved_by_grid
+from analysis.intervals import fewest, moved_by_grid, with_before
 from analysis.labels import counted, listed, number
 from analysis.load import GOAL, STUDY, StudyData, folders, load_study
 from analysis.question.branches import VERIFIED, VERIFIED_FOLDER
@@ -124,7 +124,7 @@ def _of_seeds(study: StudyData) -> pd.DataFrame:
 
 
 def _moved(arm: pd.DataFrame) -> float:
-    return moved_by_grid(arm["steps"].to_numpy(), arm["step_before"].to_numpy())
+    return moved_by_grid(*with_before(arm))
 
 
 def known_steps(arm: pd.DataFrame) -> np.ndarray:
@@ -136,7 +136,7 @@ def known_steps(arm: pd.DataFrame) -> np.ndarray:
     >>> known_steps(pd.DataFrame({"steps": [20.0, 22.0], "step_before": [0.0, 20.0]})).tolist()
     [nan, 22.0]
     """
-    steps, before = arm[["steps", "step_before"]].to_numpy().T
+    steps, before = with_before(arm)
     return np.where(fewest(steps, before) < steps, np.nan, steps)
 
 

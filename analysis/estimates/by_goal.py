@@ -197,7 +197,7 @@ def sentences(table: pd.DataFrame, studies: Sequence[StudyData]) -> list[str]:
     >>> made = answers.answers(load.load(published))
     >>> [sgd] = [each for each in sentences(table(made), made) if "with sgd" in each]
     >>> sgd.partition(": ")[2].partition(" at ")[0]
-    'by the same trials, the critical batch size is 28 (95%: 19 to 39)'
+    'from the fewest steps of each search, the critical batch size is 28 (95%: 19 to 39)'
     """
     said, alone = [], []
     for (workload, optimizer, metric), curve in table.groupby(CURVE[:3], sort=False):
@@ -206,10 +206,10 @@ def sentences(table: pd.DataFrame, studies: Sequence[StudyData]) -> list[str]:
             continue
         first, last = curve.iloc[0], curve.iloc[-1]
         recorded = curve["goal_threshold"][curve["recorded"]].iloc[0]
+        ends = [f"{_in_words(row)} at {goal_text(metric, row['goal_threshold'])}" for row in (first, last)]
         said.append(
-            f"{curve_text(workload, optimizer, metric, recorded)}: by the same trials, the critical batch size is "
-            f"{_in_words(first)} at {goal_text(metric, first['goal_threshold'])} and {_in_words(last)} at "
-            f"{goal_text(metric, last['goal_threshold'])}."
+            f"{curve_text(workload, optimizer, metric, recorded)}: from the fewest steps of each search, the critical "
+            f"batch size is {listed(ends)}."
         )
     early = {study.curve for study in studies if study.stops_early}
     stopped = [" with ".join(curve) for curve in alone if curve in early]

@@ -16,7 +16,7 @@ import pandas as pd
 from scipy.special import bdtr
 
 from analysis.estimates import tuned
-from analysis.intervals import SAWTOOTH, fewest
+from analysis.intervals import SAWTOOTH, fewest, with_before
 from analysis.load import GOAL
 from analysis.tables.compare import FIXED
 
@@ -145,7 +145,7 @@ def ends(runs: pd.DataFrame) -> pd.DataFrame:
     >>> ends(pd.DataFrame({"rerun": [0, 1], "steps": [20.0, 22.0], "step_before": [0, 20]})).values.tolist()
     [[1.0, 20.0], [22.0, 22.0]]
     """
-    steps, before = runs.reindex(columns=["steps", "step_before"]).to_numpy(dtype=float).T
+    steps, before = with_before(runs)
     return pd.DataFrame({"least": fewest(steps, before), "most": steps}, index=runs["rerun"])
 
 

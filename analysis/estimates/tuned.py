@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from analysis.estimates import convex
-from analysis.intervals import bounds, cell_width, fewest, grid_error, without_grid
+from analysis.intervals import bounds, cell_width, fewest, grid_error, median, with_before, without_grid
 from analysis.load import CURVE, GOAL, STUDY
 from analysis.tables import fits
 
@@ -65,28 +65,23 @@ def table(steps: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """
     steps = steps.drop(columns=[name for name in COLUMNS if name in steps])
     key = [*STUDY, *GOAL]
-    taken = {name: _seeds(part) for name, part in runs.groupby(key, sort=False)}
+    taken = {name: with_before(part) for name, part in runs.groupby(key, sort=False)}
     others = runs.drop_duplicates(key).set_index(key)["tuned_for"].to_dict() if "tuned_for" in runs else {}
     parts = []
     for _, curve in steps.groupby(CURVE, sort=False):
         names = list(curve[key].itertuples(index=False, name=None))
-        found = _curve(curve, [taken.get(name, np.empty((0, 2))) for name in names])
+        found = _curve(curve, [taken.get(name, np.empty((2, 0))) for name in names])
         parts.append(curve.assign(**found, tuned_for=[others.get(name) for name in names]))
     return pd.concat(parts).loc[steps.index] if parts else steps.assign(**dict.fromkeys(COLUMNS, np.nan))
 
 
-def _seeds(runs: pd.DataFrame) -> np.ndarray:
-    """Steps of each fresh seed, and the last measured step before (NaN if it is unknown) [K, 2]."""
-    return runs.reindex(columns=["steps", "step_before"]).to_numpy(dtype=float)
-
-
 def _curve(curve: pd.DataFrame, runs: Sequence[np.ndarray]) -> dict[str, Any]:
-    seeds = [each[:, 0] for each in runs]
+    seeds = [steps for steps, _ in runs]
     counts = np.array([len(each) for each in seeds])
     missed = np.array([int(np.isinf(each).sum()) for each in seeds])
-    tuned = np.array([median(*each.T) for each in runs])
+    tuned = np.array([median(*each) for each in runs])
     bounded = bounds(curve, pd.Series(tuned, curve.index)).to_numpy()
-    seed_sd, free = pooled([each[:, 0] for each in runs if np.array_equal(fewest(*each.T), each[:, 0])])
+    seed_sd, free = pooled([each[0] for each in runs if np.array_equal(fewest(*each), each[0])])
     with np.errstate(divide="ignore", invalid="ignore"):
         by_seed = np.where(np.isfinite(tuned) & ~bounded, MEDIAN * seed_sd / np.sqrt(counts - missed), np.nan)
     of_search = curve["steps_to_result"].astype("float64").to_numpy()
@@ -115,11 +110,11 @@ def _curve(curve: pd.DataFrame, runs: Sequence[np.ndarray]) -> dict[str, Any]:
 
 def _of_seeds(runs: Sequence[np.ndarray], seed_sd: float) -> np.ndarray:
     """`grid_error` of the median of each batch size's fresh seeds [M]; NaN if it missed the goal, or without any."""
-    middle = [each[np.argsort(each[:, 0])][(len(each) - 1) // 2 : len(each) // 2 + 1] for each in runs]
-    known = [len(each) > 0 and np.isfinite(each[:, 0]).all() for each in middle]
-    squares = [np.mean(cell_width(*each.T) ** 2) if met else np.nan for each, met in zip(middle, known, strict=True)]
+    middle = [each[:, np.argsort(each[0])[(each.shape[1] - 1) // 2 : each.shape[1] // 2 + 1]] for each in runs]
+    known = [each.size > 0 and np.isfinite(each[0]).all() for each in middle]
+    squares = [np.mean(cell_width(*each) ** 2) if met else np.nan for each, met in zip(middle, known, strict=True)]
     widths = np.sqrt(squares)
-    counts = np.array([max(1, np.isfinite(each[:, 0]).sum()) for each in runs])
+    counts = np.array([max(1, np.isfinite(steps).sum()) for steps, _ in runs])
     return grid_error(widths, MEDIAN / np.sqrt(counts) * without_grid(seed_sd, widths))
 
 
@@ -127,28 +122,6 @@ def _of_search(curve: pd.DataFrame) -> np.ndarray:
     """`grid_error` of the fewest steps of each search [M], which are those of one trial: no noise averages it out."""
     steps, before = curve.reindex(columns=["steps_to_result", "step_before"]).astype("float64").to_numpy().T
     return grid_error(np.where(np.isnan(steps), np.nan, cell_width(steps, before)), 0.0)
-
-
-def median(steps: np.ndarray, before: np.ndarray | float = np.nan) -> float:
-    """The median of steps [K] on a log scale: infinite if half or more missed the goal, NaN without any.
-
-    Of an even number that met the goal, the lower median if it is only an upper bound: it bounds a median, where a mean
-    of both would pass for a known one.
-
-    Arguments:
-        before: the last measured step before each; 0 if the steps are only an upper bound, NaN if it is unknown.
-
-    >>> median(np.array([100.0, 400.0])), median(np.array([100.0, 100.0, np.inf, np.inf]))
-    (200.0, inf)
-    >>> median(np.array([20.0, 80.0]), np.array([0.0, 70.0]))
-    20.0
-    """
-    if not len(steps):
-        return np.nan
-    middle = np.argsort(steps)[[(len(steps) - 1) // 2, len(steps) // 2]]
-    if fewest(steps, before)[middle[0]] < steps[middle[0]] and np.isfinite(steps[middle[1]]):
-        return float(steps[middle[0]])
-    return float(np.sqrt(steps[middle].prod()))
 
 
 def pooled(seeds: Sequence[np.ndarray]) -> tuple[float, int]:

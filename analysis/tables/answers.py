@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis.counting import COMPLETE, INCOMPLETE, Branch, Goal
 from analysis.edges import widening
+from analysis.intervals import median, with_before
 from analysis.labels import goal_text
 from analysis.load import GOAL, STUDY, StudyData
 from analysis.question import stages
@@ -260,8 +261,9 @@ def reruns(runs: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         A row for each (workload, optimizer, batch_size) that was rerun: the goal, trial and steps_to_result of the
-        search, reruns, infeasible and reached (counts), and the least, median and greatest steps to the goal of the
-        reruns (infinite where the goal was not reached), and tuned_for as in `rerun_steps`.
+        search, reruns, infeasible and reached (counts), and the least, median (`analysis.intervals.median`) and
+        greatest steps to the goal of the reruns (infinite where the goal was not reached), and tuned_for as in
+        `rerun_steps`.
 
     >>> runs = pd.read_csv(f"{published}/tables/rerun_steps.csv")
     >>> reruns(runs)[["batch_size", "steps_to_result", "reruns", "reached", "least", "median"]].head(2)
@@ -278,7 +280,7 @@ def reruns(runs: pd.DataFrame) -> pd.DataFrame:
         infeasible=("status", lambda status: int((status != COMPLETE).sum())),
         reached=("steps", lambda steps: int(np.isfinite(steps).sum())),
         least=("steps", "min"),
-        median=("steps", "median"),
+        median=("steps", lambda steps: median(*with_before(runs.loc[steps.index]))),
         greatest=("steps", "max"),
         tuned_for=("tuned_for", "first"),
     )

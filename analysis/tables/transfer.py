@@ -169,7 +169,7 @@ def _row(moved: pd.DataFrame, tuned: pd.DataFrame | None) -> dict[str, Any]:
     }
     if 2 * row["tuned_missed"] >= len(reference):  # a ratio to a missed goal is meaningless
         return row
-    return row | lost(*(each.loc[both].reindex(columns=["steps", "step_before"]) for each in (moved, tuned)))
+    return row | lost(moved.loc[both], tuned.loc[both])
 
 
 def lost(moved: pd.DataFrame, tuned: pd.DataFrame) -> dict[str, float]:
@@ -184,7 +184,7 @@ def lost(moved: pd.DataFrame, tuned: pd.DataFrame) -> dict[str, float]:
     >>> lost(moved, pd.DataFrame({"steps": [30.0] * 6, "step_before": 29.0}))
     {'steps_lost': 2.0, 'lost_low': 2.0, 'lost_high': 2.0}
     """
-    ours, theirs = (each.to_numpy(dtype=float).T for each in (moved, tuned))
+    ours, theirs = map(intervals.with_before, (moved, tuned))
     with np.errstate(invalid="ignore"):
         ratios = ours[0] / theirs[0], intervals.fewest(*ours) / theirs[0], ours[0] / intervals.fewest(*theirs)
     # If both missed the goal, the transfer gets no credit.

@@ -45,7 +45,7 @@ def test_the_same_critical_batch_size_at_every_goal(searches):
     assert (found["low"] < CRITICAL).all()
     assert (found["high"] > CRITICAL).all()
     [said] = by_goal.sentences(found, studies)
-    assert "by the same trials, the critical batch size is " in said
+    assert "from the fewest steps of each search, the critical batch size is " in said
 
 
 def test_trials_that_stopped_at_their_goal_name_the_cure(searches):

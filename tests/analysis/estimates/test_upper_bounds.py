@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from helpers.estimated import ends
 
+from analysis import intervals
 from analysis.batch_schedules import verified
 from analysis.estimates import tuned
 from analysis.estimates.pairs import ALL, CONFIGURATIONS, ONE, Measured, statements
@@ -66,7 +67,7 @@ def test_an_upper_bound_opens_the_side_of_an_interval_that_it_may_lie_on():
     ],
 )
 def test_a_median_of_an_upper_bound_is_one(steps, before, middle):
-    assert tuned.median(np.array(steps, dtype=float), np.array(before, dtype=float)) == pytest.approx(middle)
+    assert intervals.median(np.array(steps, dtype=float), np.array(before, dtype=float)) == pytest.approx(middle)
 
 
 def test_the_noise_of_seeds_is_read_where_all_are_known():
