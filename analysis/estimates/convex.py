@@ -12,7 +12,6 @@ from functools import lru_cache
 import numpy as np
 from scipy.optimize import nnls
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 from analysis.tables.scaling import PERFECT_SCALING_TOLERANCE, USEFUL_GAIN, Limit
 
@@ -50,6 +49,8 @@ def fit(log_sizes: np.ndarray, log_steps: np.ndarray) -> np.ndarray:
 def _noise(points: int) -> np.ndarray:
     """Standard normal numbers [REFITS, points] that fill space evenly (Owen 1998): the same for all data, so intervals
     move no further than the data do. Other ones would move the ends of an interval by 2 %."""
+    from scipy.stats import qmc  # takes a second to import
+
     return np.asarray(ndtri(qmc.Sobol(points, rng=np.random.default_rng(0)).random(REFITS)))
 
 
