@@ -242,7 +242,7 @@ def test_trials_without_a_curve_are_in_the_table(browser, results, tmp_path):
     studies = results({8: ["bad", "bad"], 16: [40, "missing", "bad"]})
     found = tables(studies, studies, Asked())
     browser.open(write_report(tmp_path, ReportData("", [], [], {}, [], "", explorer=explorer.block(found))))
-    for option, said in (("0 0", "infeasible infeasible"), ("0 1", "reached infeasible incomplete")):
+    for option, said in (("0 0", "diverged diverged"), ("0 1", "reached diverged incomplete")):
         browser.ask(f"{part('study')}.value = '{option}', {part('study')}.dispatchEvent(new Event('change'))")
         assert browser.ask(f"{ROWS}.map(row => row.cells[1].textContent).join(' ')") == said
     assert browser.problems == []
