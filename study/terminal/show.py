@@ -94,16 +94,21 @@ def _steps(row: Mapping[str, Any], interval: bool) -> str:
 
 
 def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
-    """Tables from wide to narrow, with a row per batch size; narrower ones show fewer tuned hyperparameters."""
+    """Tables from wide to narrow, with a row per batch size.
+
+    Narrower ones leave out that no trial was infeasible, and then tuned hyperparameters, the learning rate last.
+    """
     searched = curve.loc[:, "tuned_trial":"steps_n"].columns[1:-1]
     tuned = [name for name in searched if name not in OF_SCHEDULES and curve[name].notna().any()]
-    tuned.sort(key=lambda name: name != "learning_rate")
+    tuned.sort(key=lambda name: (name != "learning_rate", name != SCHEDULE))
     varied = [name for name in tuned if name in (*tuned[:2], SCHEDULE) or curve[name].nunique() > 1]
     again = "seeds" in curve and curve["seeds"].any()
     counts = ["complete", *(["incomplete"] if curve["incomplete"].any() else []), "infeasible"]
-    for names, space in ((varied, " "), *((varied[:count], "\n") for count in range(len(varied), -1, -1))):
+    fewer = counts if curve["infeasible"].any() else counts[:-1]
+    shorter = ((varied[:count], fewer, "\n") for count in range(len(varied), -1, -1))
+    for names, numbers, space in ((varied, counts, " "), (varied, counts, "\n"), *shorter):
         unit = "tokens" if "tokens_to_result" in curve and curve["tokens_to_result"].notna().any() else "examples"
-        headings = ("batch size", "steps", *(["fresh seeds"] if again else []), unit, *names, *counts)
+        headings = ("batch size", "steps", *(["fresh seeds"] if again else []), unit, *names, *numbers)
         table = columns(*(heading(name).replace(" ", space) for name in headings))
         for row in curve.to_dict("records"):
             table.add_row(
@@ -112,7 +117,7 @@ def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
                 *([_with_fresh_seeds(row)] if again else []),
                 f"{row[f'{unit}_to_result']:,}" if row["reached"] else "",
                 *(value_text(row[name]) if row["reached"] else "" for name in names),
-                *(str(row[count]) for count in counts),
+                *(str(row[count]) for count in numbers),
             )
         yield table
 

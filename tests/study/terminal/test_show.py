@@ -127,6 +127,16 @@ def test_optimizers_side_by_side_show_the_tokens_of_a_batch(capsys):
     assert any(line.split()[:2] == ["1,024", "32,768"] for line in lines)
 
 
+@pytest.mark.parametrize(("infeasible", "last"), [(0, "complete"), (3, "infeasible")])
+def test_a_tuned_schedule_is_named_before_the_count_of_no_infeasible_trials(capsys, infeasible, last):
+    steps = pd.read_csv(PUBLISHED / "mlp_digits/tables/steps_to_result.csv").assign(infeasible=infeasible)
+    steps.insert(list(steps).index("learning_rate"), "schedule", "linear_decay")
+    show.results(Console(width=80), steps[steps["optimizer"] == "momentum"], [], [])
+    heads = capsys.readouterr().out.split("1,024")[0]
+    assert ("schedule" in heads) == (not infeasible)
+    assert last in heads
+
+
 def test_an_optimizer_without_momentum_has_no_column_for_it(capsys):
     steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
     other = steps[steps["optimizer"] == "momentum"].assign(optimizer="torch.optim.RAdam", momentum=math.nan)
