@@ -136,7 +136,7 @@ def unfinished(studies: Sequence[StudyData]) -> list[str]:
         return []
     return [
         f"Trials are missing in {len(lacking):,} of {counted(len(studies), 'search', 'searches')}: "
-        f"{_first(lacking)}. `study status` shows their state; sweep again to continue, and export "
+        f"{listed(lacking, most=NAMED)}. `study status` shows their state; sweep again to continue, and export "
         "to another folder."
     ]
 
@@ -153,7 +153,7 @@ def apart(results: Path | str) -> list[str]:
         return []
     return [
         "Left out: the trainings of `study verify` and `study branch`, which lie in results folders of their own. "
-        f"Export each by itself: {_first(map(str, found))}."
+        f"Export each by itself: {listed(found, most=NAMED)}."
     ]
 
 
@@ -198,12 +198,6 @@ def _has_names(dimension: dict[str, Any]) -> bool:
 
 def _name(study: StudyData) -> str:
     return f"{study.workload}/{study.optimizer}/{study.batch_size} {study.branch}".strip()
-
-
-def _first(names: Iterable[str]) -> str:
-    """The first NAMED names in a sentence, and how many more there are."""
-    each = list(names)
-    return listed([*each[:NAMED], *([f"{len(each) - NAMED:,} more"] if len(each) > NAMED else [])])
 
 
 def _in_order(names: Iterable[Iterable[str]]) -> list[str]:

@@ -214,13 +214,18 @@ def bounded(value: float, bound: str) -> str:
     return f"{BOUNDS_IN_WORDS[bound]}{value:,.0f}"
 
 
-def listed(values: Iterable[object], last: str = "and") -> str:
+def listed(values: Iterable[object], last: str = "and", most: int | None = None) -> str:
     """Values in a sentence; whole numbers with thousands separated.
 
-    >>> listed([64]), listed([64, 128, 1024]), listed(["sgd", "adam"], "or")
-    ('64', '64, 128 and 1,024', 'sgd or adam')
+    Arguments:
+        most: of more values, only the first ones are named, and the number of the others.
+
+    >>> listed([64]), listed([64, 128, 1024]), listed(["sgd", "adam"], "or"), listed("abcde", most=3)
+    ('64', '64, 128 and 1,024', 'sgd or adam', 'a, b, c and 2 more')
     """
     texts = [f"{value:,}" if isinstance(value, Integral) else str(value) for value in values]
+    if most is not None and len(texts) > most:
+        texts[most:] = [f"{len(texts) - most:,} more"]
     return f" {last} ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else "".join(texts)
 
 

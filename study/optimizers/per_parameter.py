@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from analysis.labels import listed
 from workloads.base import Workload, optional
 from workloads.suggest import suggest
 
@@ -88,16 +89,10 @@ def _undecayed(model: nn.Module, workload: Workload, no_decay: Sequence[str]) ->
         if not matched:
             raise ValueError(
                 f"optimizer.no_decay has {pattern!r}, which matches no parameter of {workload.name}; these are "
-                f"{_listed(list(names))}. {FEW_DIMENSIONS!r} matches those with fewer than two dimensions."
+                f"{listed(names, most=12)}. {FEW_DIMENSIONS!r} matches those with fewer than two dimensions."
             )
         found |= matched
     return found
-
-
-def _listed(names: Sequence[str], most: int = 12) -> str:
-    """The first names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"
 
 
 def _all_names(model: nn.Module) -> dict[str, list[str]]:
