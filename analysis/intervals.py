@@ -261,8 +261,20 @@ def with_before(runs: pd.DataFrame) -> np.ndarray:
     return runs.reindex(columns=["steps", "step_before"]).to_numpy(dtype=float).T
 
 
+def bounded(steps: np.ndarray, before: np.ndarray | float) -> np.ndarray:
+    """Which steps to a goal are only an upper bound [K]: as `at_most`, from the last measured step before.
+
+    Arguments:
+        steps, before: as in `cell_width` [K].
+
+    >>> bounded(np.array([20.0, 22.0, 1.0, np.inf]), np.array([0.0, 20.0, 0.0, np.nan]))
+    array([ True, False, False, False])
+    """
+    return (steps > 1) & (before == 0)
+
+
 def fewest(steps: np.ndarray, before: np.ndarray | float) -> np.ndarray:
-    """The fewest steps at which a goal can have been met: 1 where the first evaluation met it, else those measured.
+    """The fewest steps at which a goal can have been met: 1 where those measured are only an upper bound.
 
     Arguments:
         steps, before: as in `cell_width` [K].
@@ -270,7 +282,7 @@ def fewest(steps: np.ndarray, before: np.ndarray | float) -> np.ndarray:
     >>> fewest(np.array([20.0, 22.0, np.inf]), np.array([0.0, 20.0, np.nan]))
     array([ 1., 22., inf])
     """
-    return np.where(before == 0, 1.0, steps)
+    return np.where(bounded(steps, before), 1.0, steps)
 
 
 def median(steps: np.ndarray, before: np.ndarray | float = np.nan) -> float:
@@ -290,7 +302,7 @@ def median(steps: np.ndarray, before: np.ndarray | float = np.nan) -> float:
     if not len(steps):
         return np.nan
     middle = np.argsort(steps)[[(len(steps) - 1) // 2, len(steps) // 2]]
-    if fewest(steps, before)[middle[0]] < steps[middle[0]] and np.isfinite(steps[middle[1]]):
+    if bounded(steps, before)[middle[0]] and np.isfinite(steps[middle[1]]):
         return float(steps[middle[0]])
     return float(np.sqrt(steps[middle].prod()))
 

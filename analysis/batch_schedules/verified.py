@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.counting import COMPLETE, INCOMPLETE
 from analysis.estimates.tuned import half_width
-from analysis.intervals import fewest, moved_by_grid, with_before
+from analysis.intervals import bounded, moved_by_grid, with_before
 from analysis.labels import counted, listed, number
 from analysis.load import GOAL, STUDY, StudyData, folders, load_study
 from analysis.question.branches import VERIFIED, VERIFIED_FOLDER
@@ -137,7 +137,7 @@ def known_steps(arm: pd.DataFrame) -> np.ndarray:
     [nan, 22.0]
     """
     steps, before = with_before(arm)
-    return np.where(fewest(steps, before) < steps, np.nan, steps)
+    return np.where(bounded(steps, before), np.nan, steps)
 
 
 def _less(own: pd.Series, first: pd.Series) -> np.ndarray:

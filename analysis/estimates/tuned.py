@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from analysis.estimates import convex
-from analysis.intervals import bounds, cell_width, fewest, grid_error, median, with_before, without_grid
+from analysis.intervals import bounded, bounds, cell_width, grid_error, median, with_before, without_grid
 from analysis.load import CURVE, GOAL, STUDY
 from analysis.tables import fits
 
@@ -80,10 +80,10 @@ def _curve(curve: pd.DataFrame, runs: Sequence[np.ndarray]) -> dict[str, Any]:
     counts = np.array([len(each) for each in seeds])
     missed = np.array([int(np.isinf(each).sum()) for each in seeds])
     tuned = np.array([median(*each) for each in runs])
-    bounded = bounds(curve, pd.Series(tuned, curve.index)).to_numpy()
-    seed_sd, free = pooled([each[0] for each in runs if np.array_equal(fewest(*each), each[0])])
+    unknown = bounds(curve, pd.Series(tuned, curve.index)).to_numpy()
+    seed_sd, free = pooled([each[0] for each in runs if not bounded(*each).any()])
     with np.errstate(divide="ignore", invalid="ignore"):
-        by_seed = np.where(np.isfinite(tuned) & ~bounded, MEDIAN * seed_sd / np.sqrt(counts - missed), np.nan)
+        by_seed = np.where(np.isfinite(tuned) & ~unknown, MEDIAN * seed_sd / np.sqrt(counts - missed), np.nan)
     of_search = curve["steps_to_result"].astype("float64").to_numpy()
     by_seeds = bool(counts.any() and counts[np.isfinite(of_search)].all())
     grid = np.where(counts > 0, _of_seeds(runs, seed_sd), _of_search(curve))
@@ -98,7 +98,7 @@ def _curve(curve: pd.DataFrame, runs: Sequence[np.ndarray]) -> dict[str, Any]:
         "missed": missed,
         "tuned_steps": tuned,
         **dict(zip(("tuned_low", "tuned_high"), _around(tuned, own), strict=True)),
-        **dict(zip(("optimum_low", "optimum_high"), _around(np.where(bounded, np.nan, tuned), optimum), strict=True)),
+        **dict(zip(("optimum_low", "optimum_high"), _around(np.where(unknown, np.nan, tuned), optimum), strict=True)),
         "luck": np.where(np.isfinite(tuned), tuned / of_search, np.nan),
         "seed_sd": seed_sd,
         "residual_sd": residual_sd,
