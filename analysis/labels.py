@@ -24,10 +24,10 @@ SYMBOLS = r"B_n|eps_max"
 """Symbols of formulas, whose underscore stands for a subscript."""
 
 
-def heading(name: str) -> str:
+def column_text(name: str) -> str:
     """The name of a column as people read it: spaces for underscores, but not within a symbol.
 
-    >>> heading("batch_size"), heading("B_n, log space"), heading("steps_max")
+    >>> column_text("batch_size"), column_text("B_n, log space"), column_text("steps_max")
     ('batch size', 'B_n, log space', 'steps max')
     """
     return re.sub(rf"\b({SYMBOLS})\b|_", lambda found: found[1] or " ", name)

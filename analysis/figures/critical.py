@@ -9,7 +9,7 @@ from matplotlib.markers import CARETDOWN, CARETUP
 
 from analysis.figures import canvas
 from analysis.figures.canvas import MUTED, heading, round_decimals
-from analysis.labels import goal_text
+from analysis.labels import column_text, goal_text
 from analysis.sizes.table import law
 
 BAR, TUNED_FOR = "95 % interval", "tuned for"
@@ -59,8 +59,8 @@ def critical_by_size(ax: Axes, table: pd.DataFrame, size_laws: pd.DataFrame | No
     """
     table = table.assign(y=table["critical_batch_size"], batch_size=table["size"])
     ends = pd.concat([table["y"], *(table[end].where(table[end] > 0) for end in ("low", "high"))])
-    axis, fitted = str(table["axis"].iloc[0]).replace("_", " "), size_laws is not None and len(size_laws) > 0
-    canvas.log_axes(ax, table["size"], ends, axis, "critical batch size (examples)")
+    fitted = size_laws is not None and len(size_laws) > 0
+    canvas.log_axes(ax, table["size"], ends, column_text(table["axis"].iloc[0]), "critical batch size (examples)")
     heading(ax, str(table["of"].iloc[0]), f"goal: {canvas.goal(table)}")
     across, lines = np.geomspace(*ax.get_xlim(), 60), []
     for name, rows, line in canvas.curves(ax, table):

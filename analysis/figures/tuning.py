@@ -26,6 +26,7 @@ from analysis.figures.canvas import (
     legend,
     round_decimals,
 )
+from analysis.labels import column_text
 
 RULES = {"linear rule": (1.0, DASHED), "square-root rule": (0.5, DOTTED)}
 REACHED, MISSED, INFEASIBLE_COLOUR = COLOURS[0], MUTED, COLOURS[1]
@@ -97,7 +98,7 @@ def along_axis(ax: Axes, table: pd.DataFrame) -> None:
     ('1 − momentum', 'batch size 64', ['infeasible', 'not reached', 'reached'])
     """
     name, scale = table["parameter"].iloc[0], table["scale"].iloc[0]
-    label = str(name).replace("_", " ")
+    label = column_text(str(name))
     names = sorted(set(table["value"])) if scale == "names" else []
     values = _side_by_side(table["value"].map(names.index)) if names else table["value"].astype(float)
     x, xlabel = (1 - values, f"1 − {label}") if scale == "reverse_log" else (values, label)

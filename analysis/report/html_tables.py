@@ -14,7 +14,7 @@ from analysis.estimates.limits import IN_TOKENS
 from analysis.estimates.pairs import NUMBERS, SEARCHES
 from analysis.estimates.tuned import COLUMNS as ESTIMATES
 from analysis.intervals import bounds
-from analysis.labels import BOUNDS, duration, heading, number, within
+from analysis.labels import BOUNDS, column_text, duration, number, within
 from analysis.load import STUDY
 from analysis.one_step import table as one_step
 from analysis.report.cells import DASH, Cell, bounded, open_ends, with_goal
@@ -378,7 +378,7 @@ def header(name: Any) -> str:
     >>> header("steps_to_result"), header("batch_size")
     ('steps to goal', 'batch size')
     """
-    return HEADERS.get(str(name), heading(str(name)))
+    return HEADERS.get(str(name), column_text(str(name)))
 
 
 def _cell(value: Any, column: str) -> Cell:

@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from analysis.intervals import upper_bound
-from analysis.labels import about, counted, goal_text, heading, number, rough, value_text
+from analysis.labels import about, column_text, counted, goal_text, number, rough, value_text
 from analysis.units import TOKENS
 from study.schedules import OWN, SCHEDULE, Schedule
 
@@ -109,7 +109,7 @@ def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
     for names, numbers, space in ((varied, counts, " "), (varied, counts, "\n"), *shorter):
         unit = "tokens" if "tokens_to_result" in curve and curve["tokens_to_result"].notna().any() else "examples"
         headings = ("batch size", "steps", *(["fresh seeds"] if again else []), unit, *names, *numbers)
-        table = columns(*(heading(name).replace(" ", space) for name in headings))
+        table = columns(*(column_text(name).replace(" ", space) for name in headings))
         for row in curve.to_dict("records"):
             table.add_row(
                 f"{row['batch_size']:,}",
@@ -364,5 +364,5 @@ def columns(*headings: str, left: Sequence[str] = ()) -> Table:
     names that are cut may look alike."""
     table = WholeWords(box=None, pad_edge=False)
     for name in headings:
-        table.add_column(heading(name), justify="left" if name in left else "right", overflow="fold")
+        table.add_column(column_text(name), justify="left" if name in left else "right", overflow="fold")
     return table

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from analysis.labels import about, duration, goal_text, heading, number, rough
+from analysis.labels import about, column_text, duration, goal_text, number, rough
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,8 @@ def test_numbers(value, text):
     [("batch_size", "batch size"), ("B_n", "B_n"), ("B_n, log space", "B_n, log space"), ("eps_max", "eps_max"),
      ("eps_max_low", "eps max low"), ("steps_n", "steps n"), ("B_norm", "B norm"), ("", "")],
 )  # fmt: skip
-def test_headings_keep_symbols(name, text):
-    assert heading(name) == text
+def test_names_of_columns_keep_symbols(name, text):
+    assert column_text(name) == text
 
 
 @pytest.mark.parametrize(
