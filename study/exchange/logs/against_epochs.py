@@ -113,7 +113,7 @@ def check_lengths(made: Gathering, runs: Mapping[str, Mapping[str, Any]]) -> Non
             why = f"an epoch of run {known.run!r} has about {known.middle:.3g} updates, and one of {epoch.run!r}"
         elif isinstance(examples, int) and "tokens_per_example" not in settings:
             steps = math.ceil(examples / size)
-            if not epoch.is_like(steps, steps):
+            if not epoch.is_like(max(1, examples // size), steps):  # with or without the smaller last batch
                 why = f"{examples:,} training examples are {steps:,} batches, and an epoch of {epoch.run!r}"
         if why:
             _tell(made, f"at batch size {size:,} {why} has about {epoch.middle:.3g} updates")

@@ -69,6 +69,13 @@ def test_epochs_that_the_number_of_training_examples_contradicts(examples, diffe
         imported(tmp_path, rows, sets=[f"train_examples={examples}"])
 
 
+@pytest.mark.parametrize("examples", [15, 16])
+def test_an_epoch_may_leave_out_its_smaller_last_batch(examples, tmp_path):
+    """Two batches of 8, of which `drop_last` leaves one, differ by more than a factor of 1.5."""
+    imported(tmp_path, {"a": ends(examples // 8, epochs=9)}, sets=[f"train_examples={examples}"])
+    assert [study.batch_size for study in load(tmp_path / "results")] == [8]
+
+
 def test_runs_with_other_data_may_have_other_epochs(tmp_path):
     text = "run,batch_size,dataset,epoch,step,val/loss\n"
     for run, data, each in (("a", "big", 80), ("b", "small", 20)):
