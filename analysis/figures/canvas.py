@@ -275,8 +275,8 @@ def heading(ax: Axes, title: str, note: str = "") -> None:
     inches = min(3.0, ax.bbox.width / ax.figure.dpi)  # every figure of the page has room for all letters
     title, note = (shortened(text, round(most * inches / 3)) for text, most in ((title, 44), (note, 66)))
     ax.set_title(title, loc="left", pad=20)
-    room = 13.5 * ax.bbox.width / ax.figure.dpi / max(1, len(note))  # letters of the usual size, for each letter
-    size = matplotlib.rcParams["font.size"] * min(1.0, room)
+    fitting = 13.5 * ax.bbox.width / ax.figure.dpi  # letters of the usual size; 13.5 fill an inch
+    size = matplotlib.rcParams["font.size"] * min(1.0, fitting / max(1, len(note)))
     ax.annotate(note, (0, 1), (0, 6), "axes fraction", "offset points", color=MUTED, fontsize=size)
 
 

@@ -34,14 +34,14 @@ class Followed:
                 continue
             known = self._known[folder]
             tuner, search = Tuner(study, known), search_of(study, results, 0.0)
-            state, steps = state_of(tuner), []
+            state, best = state_of(tuner), None
             for position, curve in enumerate(known, start=1):
                 if curve.trial.index not in tuner.outcomes:
                     continue  # it is unfinished and is trained again
-                steps += [found] if (found := tuner.outcomes[curve.trial.index].result) is not None else []
+                steps = tuner.outcomes[curve.trial.index].result
+                best = min((each for each in (best, steps) if each is not None), default=None)
                 if position > len(known) - len(new):
-                    so_far = replace(state, best=min(steps, default=None))
-                    self._observers.trial(search, so_far, finished_of(tuner, curve, position))
+                    self._observers.trial(search, replace(state, best=best), finished_of(tuner, curve, position))
 
         for results, study in self._studies[:1]:
             self._observers.tick(search_of(study, results, 0.0), {})

@@ -344,17 +344,19 @@ class WholeWords(Table):
     """A table that folds its cells between words, if the words fit the terminal."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        texts = [[str(column.header), *map(str, column.cells)] for column in self.columns]
-        whole = [max(map(cell_len, of)) for of in texts]
-        parts = [of if self.columns[i].no_wrap else " ".join(of).split() for i, of in enumerate(texts)]
-        words = [max(map(cell_len, of), default=0) for of in parts]
-        gaps = 2 * (len(texts) - 1)
-        spare = options.max_width - gaps - sum(words)
-        if 0 <= spare < sum(whole) - sum(words):
-            order = sorted(range(len(texts)), key=lambda place: whole[place] - words[place])
-            for left, place in zip(range(len(order), 0, -1), order, strict=True):
-                more = min(whole[place] - words[place], spare // left)
-                self.columns[place].width = words[place] + more
+        least, lacks = [], []  # width of the longest word of each column, and by how much its longest cell is wider
+        for column in self.columns:
+            cells = [str(column.header), *map(str, column.cells)]
+            words = cells if column.no_wrap else " ".join(cells).split()
+            least.append(max(map(cell_len, words), default=0))
+            lacks.append(max(map(cell_len, cells)) - least[-1])
+        gaps = 2 * (len(self.columns) - 1)
+        spare = options.max_width - gaps - sum(least)
+        if 0 <= spare < sum(lacks):
+            order = sorted(range(len(lacks)), key=lacks.__getitem__)
+            for number, place in enumerate(order):  # each column gets an even share of what is left, or all it lacks
+                more = min(lacks[place], spare // (len(order) - number))
+                self.columns[place].width = least[place] + more
                 spare -= more
         yield from super().__rich_console__(console, options)
 
