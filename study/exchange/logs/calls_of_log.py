@@ -14,6 +14,7 @@ from study.exchange.importing import ImportRefused
 from study.exchange.logs import names
 from study.exchange.logs.gathering import Gathered, Gathering, evaluated
 from study.exchange.readers.tables import numbers
+from study.exchange.readers.wandb_files import STEP
 
 FEWEST = 3
 """Evaluations of a run from which their steps are judged."""
@@ -29,7 +30,7 @@ def check(made: Gathering, metrics: Collection[str]) -> None:
     for each in made.tables:
         if each.position == "step" and "step" not in made.asked.columns:
             column = each.roles["step"]
-            if each.table.steps_of_wandb or column == names.OF_WANDB[0]:
+            if each.table.steps_of_wandb or column == STEP:
                 _check_table(each, metrics)
                 made.of_calls = column
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 from analysis.counting import NUMBER
 from analysis.question.columns import TABLE_COLUMNS
 from study.exchange.importing import ImportRefused
+from study.exchange.readers.wandb_files import STEP
 from workloads.suggest import suggest
 
 SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "eval": "val"}
@@ -89,7 +90,7 @@ LABELS: tuple[str, ...] = (
 """Names of what describes a run but is no hyperparameter."""
 OF_SPEED = ("_runtime", "_per_second", "_per_sec")
 """Ends of such names, as in `train_samples_per_second`."""
-OF_WANDB = ("_step", "_runtime", "_timestamp", "_wandb")
+OF_WANDB = (STEP, "_runtime", "_timestamp", "_wandb")
 """Columns that W&B adds to a history; other names that begin with `_` are the user's."""
 OF_EXPORT = {"repeat": 0, "budget_multiple": 1, "stage": 0, "rerun": None, "rule": None, "base_batch_size": None}
 """Columns of `study export` that identify a search -> their values in the first one, which alone is imported."""

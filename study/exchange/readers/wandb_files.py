@@ -19,6 +19,7 @@ BETWEEN = " - "
 """Between the name of a run and of a metric. The names of runs may contain it, too."""
 BOUNDS = ("__MIN", "__MAX")
 STEP = "_step"
+"""The column of W&B's own step."""
 TIMES = ("Relative Time", "Wall Time", "_runtime", "_timestamp")
 """Beginnings of axes that are times."""
 MAGIC = b":W&B"
