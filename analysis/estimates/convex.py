@@ -48,7 +48,7 @@ def fit(log_sizes: np.ndarray, log_steps: np.ndarray) -> np.ndarray:
 @lru_cache
 def _noise(points: int) -> np.ndarray:
     """Standard normal numbers [REFITS, points] that fill space evenly (Owen 1998): the same for all data, so intervals
-    move no further than the data do. Other ones would move the ends of an interval by 2 %."""
+    move no further than the data do. New numbers for each data set would move the ends of an interval by 2 %."""
     from scipy.stats import qmc  # takes a second to import
 
     return np.asarray(ndtri(qmc.Sobol(points, rng=np.random.default_rng(0)).random(REFITS)))

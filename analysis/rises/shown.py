@@ -106,8 +106,8 @@ def _critical(sizes: tuple[float, ...]) -> float:
 
 
 def _apart(curve: pd.DataFrame, smaller: int, larger: int, count: int) -> bool:
-    """Whether the intervals of two batch sizes lie apart: of searches, tuning included; of fresh seeds, which leave it
-    out, only with too few batch sizes for a scatter, and by RISE, as tuning scatters, too."""
+    """Whether the intervals of two batch sizes lie apart. Those of searches include the scatter of tuning. Those of
+    fresh seeds do not: they count only with too few batch sizes for a scatter, and must lie apart by RISE."""
     by_seeds = tuned.reads_seeds(curve)
     if by_seeds and count >= ENOUGH:
         return False

@@ -172,7 +172,7 @@ def _collated(study: Study, examples: Examples, name: str, items: list[Any]) -> 
     """The (inputs, targets) that the workload's `collate` makes of some examples of a split.
 
     Raises:
-        UsageError: it fails, changes the examples, makes another batch at a second call, or returns no pair.
+        UsageError: it fails, changes the examples, makes a different batch at a second call, or returns no pair.
     """
     before, batches = _copied(items), []
     for _ in range(2):

@@ -24,7 +24,7 @@ from workloads.base import Workload, optional
 NEAR = 1e-3
 """Largest difference by rounding, relative to the largest number."""
 ROUNDING = 5e-6
-"""The same of a function that ignores the outputs which differ."""
+"""The same for a function that ignores all outputs that differ."""
 OF_FUNCTION = (
     "divide by the number of its own tokens, not by the padded length: workloads.base.cross_entropy_error does so if "
     "padded targets are -100, and workloads.base.token_weights counts them."
@@ -62,7 +62,7 @@ def check_padding(study: Study, workload: Workload, examples: Examples) -> None:
             outputs = [_outputs(model, inputs) for inputs, _ in (beside, alone)]
             if any(each is None for each in outputs):
                 continue
-            # Outputs of other numbers are no fault where only those of the padding differ, which no function counts.
+            # Outputs may differ at the padding alone: then no function that leaves the padding out differs.
             tolerance, cure = (NEAR, OF_FUNCTION) if _same(*outputs) else (ROUNDING, OF_MODEL)
             for name, *numbers in _of_outputs(study, workload, (outputs[0], beside[1]), (outputs[1], alone[1])):
                 _compare(f"{study.name}'s {name}", chosen[place], numbers, tolerance, cure)

@@ -59,7 +59,7 @@ class _Output:
             self._show()  # from this thread, so that the kernel counts it to the cell
 
     def _begin(self) -> None:
-        """Called in the thread of the cell, for the same reason."""
+        """Create the output, in the thread of the cell, so that the kernel counts it to the cell."""
         from IPython.display import display
 
         if self._handle is None:

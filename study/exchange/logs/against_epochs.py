@@ -26,7 +26,7 @@ AXES = ("step", "epoch")
 UNLIKE = 1.5
 """Numbers of updates in an epoch that differ by more are not those of one batch size."""
 OF_DATA = ("batch_size", "workload", "dataset", "train_examples")
-"""Settings of runs whose epochs have equally many updates."""
+"""Settings of a run; runs that agree in all of them have epochs of equally many updates."""
 
 
 class Epoch(NamedTuple):
@@ -41,7 +41,7 @@ class Epoch(NamedTuple):
         return math.sqrt(self.low * self.high)
 
     def is_like(self, low: float, high: float) -> bool:
-        """Whether a number between other bounds may be the same, or nearly is."""
+        """Whether a number between these bounds may be the same, or nearly the same."""
         ratio = self.middle / math.sqrt(low * high)
         return (self.low <= high and low <= self.high) or 1 / UNLIKE <= ratio <= UNLIKE
 
@@ -95,11 +95,11 @@ def _ends_of_epochs(tables: Sequence[pd.DataFrame]) -> bool:
 
 
 def check_lengths(made: Gathering, runs: Mapping[str, Mapping[str, Any]]) -> None:
-    """Find batch sizes of one part of an update, such as an accumulation step: runs of one batch size whose epochs have
-    other numbers of updates, or another one than training examples divided by the batch size.
+    """Find batch sizes that count one part of an update, such as an accumulation step. Then runs of one batch size have
+    epochs of different lengths, or an epoch has too few updates for its training examples.
 
     Raises:
-        ImportRefused: there are some, and the user did not say what a batch size is; otherwise it is a note.
+        ImportRefused: there are some. It is only a note if the user said what a batch size is.
     """
     first: dict[tuple[Any, ...], Epoch] = {}
     for epoch in _epochs(made):

@@ -237,7 +237,7 @@ def could_be_metric(column: str) -> bool:
 
 
 def describes_run(name: str) -> bool:
-    """True if a name is that of something that describes a run but is no hyperparameter.
+    """True if a name describes a run but is no hyperparameter.
 
     >>> [describes_run(name) for name in ("hostname", "train_steps_per_second", "momentum")]
     [True, True, False]

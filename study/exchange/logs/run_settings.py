@@ -18,7 +18,8 @@ A_BATCH_SIZE = "a whole number of examples, at least 1"
 GROUPS = ("name", "run_name", "experiment", "exp_name")
 """Names of runs that several runs may share where another column tells runs apart."""
 MOST_OF_UPDATE = 1.25
-"""An update with more times the examples of a batch has several parts: two at least, and speeds are rounded."""
+"""An update with more than this many times the examples of a batch has several parts. The limit is below 2, because
+speeds are rounded."""
 PER_PROCESS = ("train_batch_size", "per_device_train_batch_size")
 """Names under which some tools keep the batch size of one process."""
 
