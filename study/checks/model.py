@@ -315,7 +315,7 @@ def check_metrics(study: Study, workload: Workload, samples: Iterable[tuple[Any,
         if getattr(metric, "higher_is_better", False):  # as torchmetrics says
             raise UsageError(
                 f"{study.name}'s metrics[{name!r}] must be lower when better, but a {type(metric).__name__} is better "
-                "when it is higher; measure 1 - metric, which torchmetrics takes as a metric, too."
+                "when it is higher; measure `1 - metric`, which is a metric of torchmetrics, too."
             )
         for number, (outputs, targets) in enumerate(held):
             try:

@@ -74,7 +74,7 @@ def _compare(name: str, example: int, numbers: Sequence[Tensor], tolerance: floa
     if not torch.isclose(beside, alone, rtol=tolerance, atol=0, equal_nan=True).all():
         raise UsageError(
             f"{name} of an example must not depend on how far its batch is padded, but for example {example} of the "
-            f"train split it is {alone.item():.6g} alone and {beside.item():.6g} padded as beside longer ones; {cure}"
+            f"train split it is {alone.item():.6g} alone and {beside.item():.6g} padded to the length of others; {cure}"
         )
 
 

@@ -217,7 +217,7 @@ FUNCTIONS = {
     "two numbers": ({"metrics": {"m": lambda o, t: (0.5, 0.5)}}, "give each number its own name, `metrics = {name"),
     "text": ({"metrics": {"m": lambda o, t: "good"}}, "must return one number for all examples, but got a str"),
     "infinite metric": ({"metrics": {"m": lambda o, t: np.inf}}, "is inf before training"),
-    "better when higher": ({"metrics": accuracy(True)}, "be lower when better, but a.* is .* measure 1 - metric"),
+    "better when higher": ({"metrics": accuracy(True)}, "be lower when better, but a.* is .* measure `1 - metric`"),
     "better when lower": ({"metrics": accuracy(False)}, None),
     "better in a way that it does not say": ({"metrics": accuracy(None)}, None),
     "no function": ({"metrics": {"m": 0.5}}, "must be a function of .* or have update, compute and reset"),
