@@ -15,6 +15,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # workers take all cores: mo
 
 import argparse
 import gc
+import io
 import shlex
 import sys
 import traceback
@@ -36,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # of `kill`, `docker stop` and `scancel`: as Ctrl-C
     argv = sys.argv[1:] if argv is None else list(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a terminal that lacks "µ" shows \xb5
     os.environ["MPLBACKEND"] = "agg"  # a notebook's backend, or one that is not installed, would end `report`
     return _launched(argv) if "TORCHELASTIC_RUN_ID" in os.environ else _command(argv)
 

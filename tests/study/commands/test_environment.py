@@ -55,6 +55,23 @@ def test_a_command_ends_with_the_ranks_of_a_scheduler_in_its_environment(left):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("list", r"\xe4"),
+        ("report {results} --notes", r"\u2265"),
+        ("advise {results} --gpus 8 --memory 80", r"\xb5"),
+        ("sweep --cfg results=\u2265", r"\u2265"),
+    ],
+)
+def test_a_stdout_without_a_character_shows_its_code(command, shown, tmp_path):
+    copytree(ROOT / "results/published/fc_mnist_128", tmp_path / "results")
+    done = run(*command.format(results=tmp_path / "results").split(), PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert shown in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     "backend",
     [
         "module://matplotlib_inline.backend_inline",
