@@ -92,6 +92,7 @@ def _command(argv: Sequence[str]) -> int:
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
     """The verb and its arguments. Raises UsageError for words that no verb takes; --help ends the program."""
+    words.check_text(argv)
     words.check_verb(argv, VERBS, FLAGS)
     options, rest = parser().parse_known_args([word for word in argv if word != "--debug"])
     if options.verb in TAKE_OVERRIDES:  # argparse takes overrides in one piece only; people put flags between them

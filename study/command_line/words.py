@@ -1,5 +1,6 @@
 """Words that mean something in other programs, such as `--trials 5`: refused with the form that works here."""
 
+import sys
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
@@ -10,6 +11,17 @@ from workloads.suggest import suggest
 
 MULTIRUN = ("-m", "--multirun")
 """Hydra's flags for sweeps."""
+
+
+def check_text(words: Sequence[str]) -> None:
+    """Raise UsageError if a word has bytes that Python cannot read as text here, which no file of results can hold."""
+    encoding = sys.getfilesystemencoding()
+    for word in words:
+        if not word.isascii() and any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise UsageError(
+                f"{word!r} has bytes that are no text in {encoding}, the encoding of this environment: "
+                "set PYTHONUTF8=1 if they are UTF-8; otherwise rename the file or folder."
+            )
 
 
 def check_verb(words: Sequence[str], verbs: Collection[str], flags: Collection[str]) -> None:

@@ -21,6 +21,9 @@ TYPED = [
     ("version", "unknown command 'version'; did you mean '--version'?"),
     ("help", "unknown command 'help'; did you mean '--help'?"),
     ("--versoin", "unknown option '--versoin'; did you mean '--version'?"),
+    # Bytes that are no text in the encoding of the environment
+    ("sweep results=\udcc3\udcbc", r"'results=\udcc3\udcbc' has bytes that are no text in utf-8, the encoding of this"),
+    ("report \udcff", r"'\udcff' has bytes that are no text in utf-8, "),
     # A word that a command does not take
     ("list optimizer", "unknown kind 'optimizer'; did you mean 'optimizers'?"),
     ("list track", "unknown kind 'track'; did you mean 'trackers'?"),
