@@ -11,6 +11,15 @@ import signal
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends this process without a traceback
 
+
+def _end(*_: object) -> None:
+    """The answer to SIGTERM during the imports; `main` replaces it."""
+    os._exit(130)
+
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    signal.signal(signal.SIGTERM, _end)
+
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # workers take all cores: more threads would wait for each other
 
 import argparse
@@ -34,7 +43,7 @@ TAKE_OVERRIDES = ("sweep", "plan", "branch", "calibrate")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0 done, 1 failed, 2 refused, 130 interrupted."""
-    if argv is None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    if argv is None and signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, _end):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # of `kill`, `docker stop` and `scancel`: as Ctrl-C
     argv = sys.argv[1:] if argv is None else list(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -42,6 +42,28 @@ def test_an_interrupt_while_scipy_loads_its_sobol_numbers_is_heeded():
     assert not done.stderr
 
 
+# Sends the signal while `study.__main__` imports the verbs.
+AT_AN_IMPORT = """
+    import os, runpy, signal, sys
+
+    class Sender:
+        def find_spec(self, name, *_):
+            if name == "study.commands":
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    sys.meta_path.insert(0, Sender())
+    sys.argv = ["study", "list"]
+    runpy.run_module("study", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.slow
+def test_an_end_during_the_imports_has_the_status_of_an_interrupt():
+    run = [sys.executable, "-c", textwrap.dedent(AT_AN_IMPORT)]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_postponed_until_the_end_of_the_block():
     before, reached = signal.signal(signal.SIGINT, signal.default_int_handler), []
 
