@@ -11,7 +11,7 @@ from analysis.question.stages import REFINE
 from study.engine.cost import Work, evaluation_share, fewer_examples
 from study.records import COMMAND, Study
 from study.settings import Search
-from study.terminal.show import columns
+from study.terminal.show import columns, words_fit
 
 QUICK_TRIALS = 8
 """The trials of preset=quick: the preset does not make a search of so few trials cheaper."""
@@ -22,6 +22,8 @@ MOST_EVALUATION = 0.3
 RACES_LEAVE = (0.02, 0.16)
 """Shares of the steps of full budgets that trials take under races: the middle half of the curves in results/published,
 which lie between 0.2 % and, where an optimizer hardly reached its goal, 100 %."""
+LEFT_OUT = ("evaluating", "ms a step", "examples", "tokens", "steps each")
+"""Columns that narrow terminals have no room for, the least important first."""
 LONG = 600
 """Seconds; a longer sweep is shown with ways to make it cheaper."""
 
@@ -90,34 +92,36 @@ def _curve(work: Work) -> tuple[str, str]:
 
 
 def _table(console: Console, left: Sequence[Work], workers: int) -> None:
-    """A row per search of one curve."""
-    searches = ["search"] if any(str(work.study.branch) for work in left) else []
-    tokens = left[0].study.tokens_per_example
-    headings = (
-        "trials",
-        "steps each",
-        "examples" if tokens is None else "tokens",
-        "ms a step",
-        "evaluating",
-        "at full budget",
-    )
-    table = columns("batch size", *searches, *headings)
-    for work in left:
-        plan = work.plan(workers)
-        table.add_row(
-            f"{work.study.batch_size:,}",
-            *(str(work.study.branch) for _ in searches),
-            f"{work.trials:,}",
-            f"{work.study.last_step:,}",
-            short_count(plan.get("tokens", plan["examples"])),
-            number(1000 * work.cost.step) if work.cost.known else "?",
-            f"{plan['evaluation_share']:.0%}" if work.study.arithmetic != COMMAND else "?",
-            rough(plan["seconds"], short=True) if work.cost.known else "?",
-        )
+    """A row per search of one curve. Narrow terminals show fewer columns, and no broken number."""
+    rows = [_row(work, workers) for work in left]
+    names = [name for name in rows[0] if name != "search" or any(row[name] for row in rows)]
+    for count in range(len(LEFT_OUT) + 1):
+        shown = [name for name in names if name not in LEFT_OUT[:count]]
+        table = columns(*shown)
+        for row in rows:
+            table.add_row(*(row[name] for name in shown))
+        if words_fit(console, table):
+            break
     console.print(table)
     for bases in sorted({work.cost.predicted_from for work in left if work.cost.predicted_from}):
         sizes = sorted({work.study.batch_size for work in left if work.cost.predicted_from == bases})
         console.print(f"Not measured: {batch_sizes(sizes)}, predicted from the steps of {batch_sizes(bases)}.")
+
+
+def _row(work: Work, workers: int) -> dict[str, str]:
+    """Heading -> what one search will cost."""
+    plan = work.plan(workers)
+    tokens = work.study.tokens_per_example is not None
+    return {
+        "batch size": f"{work.study.batch_size:,}",
+        "search": str(work.study.branch),
+        "trials": f"{work.trials:,}",
+        "steps each": f"{work.study.last_step:,}",
+        "tokens" if tokens else "examples": short_count(plan["tokens" if tokens else "examples"]),
+        "ms a step": number(1000 * work.cost.step) if work.cost.known else "?",
+        "evaluating": f"{plan['evaluation_share']:.0%}" if work.study.arithmetic != COMMAND else "?",
+        "at full budget": rough(plan["seconds"], short=True) if work.cost.known else "?",
+    }
 
 
 def ways_to_cheapen(studies: Sequence[Study]) -> str:

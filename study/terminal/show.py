@@ -308,6 +308,11 @@ def _width(console: Console, table: Table) -> int:
     return console.measure(table, options=console.options.update_width(WIDE)).maximum
 
 
+def words_fit(console: Console, table: Table) -> bool:
+    """Whether a table shows its words whole, at most folded between them."""
+    return console.measure(table, options=console.options.update_width(WIDE)).minimum <= console.width
+
+
 def _fitting(
     console: Console, rows: Sequence[Mapping[str, str]], names: Sequence[str], left_out: Sequence[str]
 ) -> None:

@@ -91,6 +91,21 @@ def test_each_way_to_split_a_batch_is_told_once(make_study):
     ]
 
 
+@pytest.mark.parametrize("tokens", [None, 8])
+@pytest.mark.parametrize("width", [26, 32, 40, 48, 60, 80])
+def test_costs_break_no_word_or_number(make_study, width, tokens):
+    study = make_study(budget=Budget(0, 1_234_567), tokens_per_example=tokens)
+
+    def table(width):
+        console = Console(file=StringIO(), width=width)
+        costs.show(console, [Work(study, Cost(0.0123, 0, 0), 1000)], "cpu", 1)
+        return console.file.getvalue().split("\n\n")[0].splitlines()
+
+    assert max(map(len, table(width))) <= width
+    words = {*" ".join(table(width)).split()}
+    assert {"batch", "trials", "budget", "1,000", "4,218"} <= words <= {*" ".join(table(120)).split()}
+
+
 def test_predicted_costs_are_told_apart_from_measured_ones(make_study):
     console = Console(record=True, width=200)
     sizes = {64: (), 1024: (16, 64), 2048: (16, 64)}
