@@ -80,7 +80,7 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
     except OSError as error:
         raise Unwritten(
             f"cannot write {error.filename or output}: {error.strerror or error}; the measurements are safe. Make room"
-            f" or change its permissions, then rebuild the report: {again}"
+            f" or change its permissions, then rebuild the report: {again}; or add --output DIR to write it elsewhere."
         ) from error
     return data
 

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from helpers.processes import files_of_at_most, tables
@@ -111,6 +112,17 @@ def test_a_disk_that_is_full_at_one_write_after_another(swept_once, tmp_path):
     assert done.stderr.endswith("status 0\n"), done.stderr
     assert tables(results) == tables(undisturbed)
     assert not asides(results)
+
+
+@pytest.mark.slow
+def test_a_report_that_its_folder_cannot_hold_can_be_written_elsewhere(tmp_path, capsys):
+    results, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
+    copytree("results/published/mlp_digits/studies/mlp_digits/sgd/64", results / "studies/mlp_digits/sgd/64")
+    (results / "tables").write_text("in the way, as a folder that only others may write would be")
+    assert main(["report", str(results)]) == 1
+    assert "or add --output DIR to write it elsewhere." in " ".join(capsys.readouterr().err.split())
+    assert main(["report", str(results), "--output", str(elsewhere)]) == 0
+    assert (elsewhere / "report.html").exists()
 
 
 @pytest.mark.parametrize("size", [0, 1000, 3000])
