@@ -173,8 +173,8 @@ def prepare(trunk: Trunk, device: str, console: Console) -> None:
         return
     run = begun(trunk.study, trunk.trial, device)
     with generators.restored(run.data.device), console.status("") as status:
-        if (first := trunk.latest(missing[0])) is not None:
-            run.resume(first)
+        if (first := trunk.latest(missing[0])) is not None and not run.resume(first):
+            run = begun(trunk.study, trunk.trial, device)
         for step in missing:
             status.update(f"Training the trunk to step {step:,} ...")
             retrain(run, step, trunk.name, "Branch from another batch_size.")

@@ -21,7 +21,7 @@ from study.engine.evaluation import Log
 from study.errors import Failed
 from study.records import Study, Trial
 from study.user_code.faults import said
-from study.user_code.hidden_state import is_plain
+from study.user_code.hidden_state import copied, is_plain, seal
 
 KEYS = {"torch", "trial", "micro_batch", "steps", "errors", "seconds", "step", "weights", "state"}
 """What a checkpoint holds; see `pack`."""
@@ -221,8 +221,11 @@ def plain_state(
             stacklevel=2,
         )
         return None
-    more = {"attributes": attributes, "of_optimizer": inside}
-    return state | {key: dict(value) for key, value in more.items() if value}
+    more: dict[str, Any] = {"attributes": dict(attributes), "of_optimizer": dict(inside)}
+    if type(optimizer).zero_grad is not torch.optim.Optimizer.zero_grad:  # it may add up those of several steps
+        more["gradients"] = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    more["seal"] = seal(optimizer, model)
+    return state | {key: value for key, value in more.items() if value}
 
 
 def _is_loadable(value: Any) -> bool:
@@ -239,18 +242,53 @@ def _is_loadable(value: Any) -> bool:
     return True
 
 
-def put_state(optimizer: torch.optim.Optimizer, state: Mapping[Any, Any], settings: bool) -> None:
-    """Give a plain optimizer the state from `state_of`.
+def put_state(optimizer: torch.optim.Optimizer, model: nn.Module, state: Mapping[Any, Any], settings: bool) -> bool:
+    """Give a plain optimizer the state from `plain_state`.
 
     Arguments:
         settings: also its learning rates and decay rates. A branch has others than its trunk.
+
+    Returns:
+        Whether the optimizer is as it was when it was saved; True if `settings` differ.
     """
-    groups = optimizer.state_dict()["param_groups"]
+    before, groups = [*optimizer.param_groups], optimizer.state_dict()["param_groups"]
     kept = [
         {**group, **{key: value for key, value in held.items() if settings or key not in OF_BATCH_SIZE}}
         for group, held in zip(groups, state["groups"], strict=True)
     ]
     optimizer.load_state_dict({**state.get("more", {}), "state": state["state"], "param_groups": kept})
+    for group, loaded in zip(before, optimizer.param_groups, strict=True):
+        group |= loaded  # another optimizer within the class may hold the groups, too
+    optimizer.param_groups[:] = before
+    if type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict:
+        _give_back_types(optimizer, state["state"])
+    for name, value in state.get("of_optimizer", {}).items():
+        setattr(optimizer, name, copied(value))
+    for name, parameter in model.named_parameters():
+        if (gradient := state.get("gradients", {}).get(name)) is not None:
+            parameter.grad = gradient.to(parameter)
+    return not settings or state.get("seal", "") in ("", seal(optimizer, model))
+
+
+def _give_back_types(optimizer: torch.optim.Optimizer, held: Mapping[Any, Any]) -> None:
+    """Give tensors of the state the types that they had: torch has cast them to those of their parameters."""
+    parameters = dict(enumerate(each for group in optimizer.param_groups for each in group["params"]))
+    for index, kept in held.items():
+        now = optimizer.state[parameters.get(index, index)]
+        for key, value in kept.items():
+            if isinstance(value, Tensor) and value.dtype != now[key].dtype:
+                now[key] = value.to(now[key].device)
+
+
+def warn_of_lost_state(study: Study, optimizer: torch.optim.Optimizer) -> None:
+    """Say that a trial starts again, because a checkpoint did not hold all of its optimizer's state."""
+    warnings.warn(
+        f"an interrupted trial of {study.name} starts again from step 0, because {type(optimizer).__name__} keeps "
+        "state that no checkpoint can hold: variables of its class, attributes of parameters, entries of `defaults` or "
+        "under id(parameter), or tensors that share memory. Keep state in self.state[parameter], in its groups, or in "
+        "attributes of its own.",
+        stacklevel=2,
+    )
 
 
 def by_parameter(state: Mapping[Any, Any]) -> dict[str, dict[str, Tensor]]:

@@ -53,7 +53,9 @@ def _curve(
     study: Study, workload: Workload, data: Source, proposals: Proposals, trial: Trial, micro_batch: int | None
 ) -> Curve:
     run = Run(study, workload, data, trial, micro_batch)
-    run.restore(proposals.checkpoint(trial.index))
+    if not run.restore(proposals.checkpoint(trial.index)):
+        run = Run(study, workload, data, trial, micro_batch)
+        run.restore(None)
     return run.finish(proposals)
 
 
@@ -151,25 +153,33 @@ class Run:
         unused = any(p.requires_grad and p.grad is None for p in self.trained.parameters())
         return bool(self.team.sum(torch.tensor(float(unused))))
 
-    def restore(self, content: bytes | None) -> None:
-        """Continue from a checkpoint, if it matches this trial; in a branch, else start from that of its trunk."""
-        if (found := checkpoints.restore(content, self.log, self.weights)) is not None:
-            self.resume(found)
-        elif self.study.start is not None:
-            self.resume(checkpoints.started(content, self.study), settings=False)
+    def restore(self, content: bytes | None) -> bool:
+        """Continue from a checkpoint, if it matches this trial; in a branch, else start from that of its trunk.
 
-    def resume(self, found: Checkpoint, settings: bool = True) -> None:
-        """Continue from a checkpoint of this model and optimizer (`settings`: see `checkpoints.put_state`)."""
+        Returns:
+            False: this run cannot be used, see `resume`.
+        """
+        if (found := checkpoints.restore(content, self.log, self.weights)) is not None:
+            return self.resume(found)
+        return self.study.start is None or self.resume(checkpoints.started(content, self.study), settings=False)
+
+    def resume(self, found: Checkpoint, settings: bool = True) -> bool:
+        """Continue from a checkpoint of this model and optimizer (`settings`: see `checkpoints.put_state`).
+
+        Returns:
+            False, with a warning, if the optimizer is not as it was when it was saved: a new run must start again.
+        """
         self.step = found.step
         for name, tensor in self.weights.items():
             if name in found.weights:  # trunks of earlier versions lack buffers that are not persistent
                 tensor.copy_(found.weights[name])
-        checkpoints.put_state(self.optimizer, found.state, settings)
-        for name, value in found.state.get("of_optimizer", {}).items():
-            setattr(self.optimizer, name, hidden_state.copied(value))
+        whole = checkpoints.put_state(self.optimizer, self.model, found.state, settings)
         hidden_state.put(self.model, found.state.get("attributes", {}))
         if (stream := self.stream()) is not None:
             stream.saved = found.state.get("stream")
+        if lost := bool(self.team.sum(torch.tensor(float(not whole)))):
+            checkpoints.warn_of_lost_state(self.study, self.optimizer)
+        return not lost
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -306,7 +316,7 @@ class Run:
 
         Each micro-batch counts by its number of examples, so the split does not change the mean.
         """
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()  # a class may have its own, without arguments
         if self.team.size == len(self.parts) == 1:
             losses, weights = self.losses(0)
             mean = losses.mean() if weights is None else weighted_mean(losses, weights)

@@ -5,6 +5,7 @@ Attributes have names such as `layers.0.calls`.
 
 import collections
 import copy
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from study.user_code.snapshots import Digest, Snapshot, attributes, changed, of_model
+from study.user_code.snapshots import DEEPEST, Digest, Snapshot, attributes, changed, of_class, of_model
 
 T = TypeVar("T")
 
@@ -24,11 +25,65 @@ def changed_attributes(model: nn.Module, before: Snapshot) -> dict[str, Any]:
     return {name: now[name] for name in changed(before, of_model(model)) if name in now}
 
 
+OWN_STATE = torch.optim.Optimizer.state_dict
+"""A class with another one says itself what its state is."""
+
+
+class _Tied(Digest):
+    """A digest that also says which tensors share memory, with each other or with the parameters, and which numbers are
+    addresses of parameters. A tuple counts wherever it is, because it cannot change."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.memory: dict[int, int] = {}
+        self.addresses = {id(parameter): place for place, parameter in enumerate(model.parameters())}
+        for parameter in model.parameters():
+            self._place(parameter)
+
+    def __call__(self, value: Any, depth: int = 0) -> Any:
+        if type(value) is int and value in self.addresses:
+            return "address", self.addresses[value]
+        if type(value) is tuple and depth < DEEPEST:
+            return self._content(value, depth + 1)
+        if isinstance(value, Tensor) and id(value) not in self.held and value.layout == torch.strided:
+            return self._content(value, depth), self._place(value)
+        return super().__call__(value, depth)
+
+    def _place(self, tensor: Tensor) -> int:
+        return self.memory.setdefault(tensor.untyped_storage().data_ptr(), len(self.memory))
+
+
+def seal(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
+    """A digest of what the next update depends on beside weights and batch: what the optimizer holds, what hangs on
+    the parameters, and the variables of its class.
+
+    An optimizer that a checkpoint has restored in full has the seal of the one that was saved. Empty if `of_optimizer`
+    looks at nothing.
+    """
+    if _is_known(optimizer):
+        return ""
+    digest = _Tied(model)
+    # The keys of hooks count all hooks of a process.
+    held: dict[str, Any] = {
+        name: [*each.values()] if name.endswith("_hooks") else each for name, each in vars(optimizer).items()
+    }
+    if type(held.get("defaults")) is dict:  # torch adds this one to those that it restores
+        held["defaults"] = {"differentiable": False} | held["defaults"]
+    parts = [digest(held[name]) for name in sorted(held)]
+    parts += [digest(vars(parameter)) for parameter in model.parameters()]
+    parts += [of_class(type(optimizer), digest)]
+    return hashlib.sha256(repr((sorted(held), parts)).encode()).hexdigest()
+
+
+def _is_known(optimizer: torch.optim.Optimizer) -> bool:
+    known = all(kind.__module__.startswith(("study.", "torch.")) for kind in type(optimizer).__mro__[:-1])
+    return known or type(optimizer).state_dict is not OWN_STATE
+
+
 def of_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> Snapshot:
     """The attributes of an optimizer that its `state_dict` leaves out. Those of ours and of torch keep none, and a
     class with a `state_dict` of its own says itself what its state is."""
-    known = all(kind.__module__.startswith(("study.", "torch.")) for kind in type(optimizer).__mro__[:-1])
-    if known or type(optimizer).state_dict is not torch.optim.Optimizer.state_dict:
+    if _is_known(optimizer):
         return {}
     digest, kept = Digest(model), ("state", "param_groups", "defaults")
     return {name: digest(value) for name, value in vars(optimizer).items() if name not in kept}

@@ -6,12 +6,13 @@ have equal digests.
 
 import collections
 import functools
+import hashlib
 import inspect
 import itertools
 import logging
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -75,19 +76,26 @@ def of_program(workload: Any, model: nn.Module, digest: "Digest | None" = None) 
     functions += filter(None, (optional(workload, name) for name in ("weights", "error_weights", "augment", "collate")))
     names = {kind.__module__ for one in classes for kind in one.__mro__}
     names |= {str(getattr(inspect.unwrap(each), "__module__", "")) for each in functions if callable(each)}
+    found |= of_modules(names, digest)
+    for kind in classes:  # classes that a function made
+        for each in kind.__mro__:
+            if _is_theirs(sys.modules.get(each.__module__)):
+                found |= of_class(each, digest)
+    return found
+
+
+def of_modules(names: Iterable[str], digest: "Digest") -> Snapshot:
+    """The variables and class attributes of those of these modules that a user wrote, and of those that they import."""
+    found: Snapshot = {}
     for module in _with_imported(filter(None, map(sys.modules.get, names))):
         for name, value in list(vars(module).items()):
             if name.startswith("__") or isinstance(value, ModuleType):
                 continue
             if inspect.isclass(value):
                 if value.__module__ == module.__name__:
-                    found |= _of_class(value, digest)
+                    found |= of_class(value, digest)
             else:
                 found[f"{module.__name__}.{name}"] = digest(value)
-    for kind in classes:  # classes that a function made
-        for each in kind.__mro__:
-            if _is_theirs(sys.modules.get(each.__module__)):
-                found |= _of_class(each, digest)
     return found
 
 
@@ -112,7 +120,8 @@ def changed(before: Snapshot, after: Snapshot) -> list[str]:
     return [name for name in names if before.get(name, Digest) != after.get(name, Digest)]
 
 
-def _of_class(kind: type, digest: "Digest") -> Snapshot:
+def of_class(kind: type, digest: "Digest") -> Snapshot:
+    """The attributes of a class that are neither special nor properties."""
     return {
         f"{kind.__qualname__.rpartition('<locals>.')[2]}.{name}": digest(value)
         for name, value in list(vars(kind).items())
@@ -225,12 +234,12 @@ def _is_filled(cell: Any) -> bool:
 def _of_generator(value: Any) -> Any:
     """The state of a random generator; None for other objects."""
     if isinstance(value, torch.Generator):
-        return hash(value.get_state().numpy().tobytes())
+        return _hashed(value.get_state().numpy().tobytes())
     if isinstance(value, np.random.Generator):
         return repr(value.bit_generator.state)
     if isinstance(value, np.random.RandomState):
         return repr(value.get_state(legacy=False))
-    return hash(value.getstate()) if isinstance(value, random.Random) else None
+    return _hashed(repr(value.getstate()).encode()) if isinstance(value, random.Random) else None
 
 
 def _of_numbers(value: Tensor | np.ndarray) -> Any:
@@ -241,9 +250,14 @@ def _of_numbers(value: Tensor | np.ndarray) -> Any:
             return shape, kind
         value = value.detach().cpu().resolve_conj().resolve_neg()
         few = value if value.numel() <= WHOLE else value.flatten()[:: -(-value.numel() // WHOLE)]
-        return shape, kind, hash(few.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return shape, kind, _hashed(few.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     if value.dtype.hasobject:
         return shape, kind, repr(value) if value.size <= MOST else ""
     most = MAPPED if isinstance(value, np.memmap) else WHOLE
     few_numbers = value if value.size <= most else value.reshape(-1)[:: -(-value.size // most)]
-    return shape, kind, hash(few_numbers.tobytes())
+    return shape, kind, _hashed(few_numbers.tobytes())
+
+
+def _hashed(content: bytes) -> str:
+    """Alike in all processes, unlike `hash`."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
