@@ -25,7 +25,7 @@ from study.errors import Failed, UsageError
 from study.optimizers.per_parameter import treatments
 from study.records import Study
 from study.space import middle, values
-from study.user_code import faults
+from study.user_code import faults, snapshots
 from workloads.base import Splits, Workload
 from workloads.layers import ghost_layers, keyed_layers, layer_key
 
@@ -41,6 +41,10 @@ WITH_CLOSURE = (
 CLOSURE_FIRST = (
     "; it had not called the closure, and gradients are None before: begin the step with `with torch.enable_grad(): "
     "loss = closure()`"
+)
+OF_ALL = (
+    "which all trials of a process share: keep state in self.state[parameter], in its groups, or in attributes of its "
+    "own"
 )
 GRADIENTS_ENABLED = (
     "differentiates what has no graph: begin it with `with torch.enable_grad(): loss = closure()`; second derivatives "
@@ -263,11 +267,16 @@ def refusal(study: Study, workload: Workload, data: Data) -> str | None:
             with generators.restored(data.device):
                 run, slower = (Run(small, workload, data, trial) for _ in range(2))
                 passes = _counted(run)
+                shared: list[snapshots.Snapshot] = []
                 for share in (1.0, 0.5):
                     before = [parameter.detach().clone() for parameter in run.model.parameters()]
                     for each, part in ((run, 1.0), (slower, share)):
                         each.update(part * each.hyperparameters["learning_rate"])
                         each.step += 1
+                    shared.append(_of_author(run))
+            # Not those of the first step, such as a warning that is given once.
+            if found := snapshots.changed(*shared):
+                return f"because its step changes {found[0]}, {OF_ALL}"
             after, other = (list(each.model.parameters()) for each in (run, slower))
             moved = not all(map(torch.equal, before, after))
             if moved and _varies(study, run) and all(map(torch.equal, after, other)):
@@ -287,12 +296,25 @@ def refusal(study: Study, workload: Workload, data: Data) -> str | None:
                 return f"because its step {GRADIENTS_ENABLED}"
             if _in_a_loop(partial(Run, small, workload, data, trial)):
                 return f"because its step {WITH_CLOSURE} ({told}{place})"
-            cure = place or "; set its arguments with search.space and optimizer.arguments"
-            if passes == [] and place:
-                cure += CLOSURE_FIRST
             chosen = ", ".join(f"{n}={v:g}" for n, v in small.resolved(trial.hyperparameters).items())
-            return f"with {chosen}: {told}{cure}"
+            return f"with {chosen}: {told}{_cure(told, place, passes)}"
     return None
+
+
+def _cure(told: str, place: str, passes: list[float] | None) -> str:
+    """What follows the error of an optimizer: the line where it arose, or what to set, and the cure.
+
+    Arguments:
+        passes: see `_counted`; None: the optimizer could not be built.
+    """
+    closure = CLOSURE_FIRST if passes == [] and place else ""
+    return (place or "; set its arguments with search.space and optimizer.arguments") + closure
+
+
+def _of_author(run: Run) -> snapshots.Snapshot:
+    """The variables that the author of an optimizer class keeps in its class and module."""
+    names = {kind.__module__ for kind in type(run.optimizer).__mro__}
+    return snapshots.of_modules(names, snapshots.Digest(run.model))
 
 
 def _counted(run: Run) -> list[float]:

@@ -7,6 +7,7 @@ import torch
 from helpers.blobs import Blobs
 from helpers.desks import Desk, Killed, assert_same_bits, fixed_trial, trained
 
+from study.engine.can_fuse import refusal
 from study.settings import Evaluation
 
 STEPS, KEPT = 14, 5
@@ -187,3 +188,36 @@ def test_the_groups_that_an_inner_optimizer_shares_follow_the_schedule_after_an_
     with pytest.warns(UserWarning, match=r"checkpoints cannot hold inner \(SGD\)"):
         whole = trained(study, Desk([fixed_trial(study)], minutes=0, kept=kept), workload=BLOBS, data=DATA)
     assert_same_bits(trained(study, Desk([fixed_trial(study)], kept=kept), workload=BLOBS, data=DATA), whole)
+
+
+HELD = {}
+
+
+class InItsModule(Base):
+    def change(self, weight, state):
+        return velocity(HELD.setdefault(weight.shape, torch.zeros_like(weight)), weight.grad)
+
+
+class InItsClass(Base):
+    held: dict = {}  # noqa: RUF012
+
+    def change(self, weight, state):
+        return velocity(self.held.setdefault(weight.shape, torch.zeros_like(weight)), weight.grad)
+
+
+class Warning_(Base):
+    told = []  # noqa: RUF012
+
+    def change(self, weight, state):
+        if not self.told:
+            self.told.append("once")
+        return weight.grad
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(InItsModule, "test_interrupted.HELD"), (InItsClass, "InItsClass.held"), (Warning_, None), (Ahead, None)],
+)
+def test_a_class_that_keeps_state_for_all_trials_is_refused(make_study, kind, name):
+    why = refusal(asked(make_study, kind), BLOBS, DATA)
+    assert why is None if name is None else f"{name}, which all trials of a process share" in why
