@@ -46,6 +46,10 @@ OF_ALL = (
     "which all trials of a process share: keep state in self.state[parameter], in its groups, or in attributes of its "
     "own"
 )
+PAIRS = (
+    "; params are pairs of name and parameter, as model.named_parameters() gives them: read the parameters from "
+    "self.param_groups"
+)
 GRADIENTS_ENABLED = (
     "differentiates what has no graph: begin it with `with torch.enable_grad(): loss = closure()`; second derivatives "
     "of the loss, as Hessian-based methods take them, are not available"
@@ -308,7 +312,8 @@ def _cure(told: str, place: str, passes: list[float] | None) -> str:
         passes: see `_counted`; None: the optimizer could not be built.
     """
     closure = CLOSURE_FIRST if passes == [] and place else ""
-    return (place or "; set its arguments with search.space and optimizer.arguments") + closure
+    pairs = PAIRS if "tuple" in told else ""
+    return (place or "; set its arguments with search.space and optimizer.arguments") + closure + pairs
 
 
 def _of_author(run: Run) -> snapshots.Snapshot:

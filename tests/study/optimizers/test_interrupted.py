@@ -221,3 +221,18 @@ class Warning_(Base):
 def test_a_class_that_keeps_state_for_all_trials_is_refused(make_study, kind, name):
     why = refusal(asked(make_study, kind), BLOBS, DATA)
     assert why is None if name is None else f"{name}, which all trials of a process share" in why
+
+
+class Keeping(Base):
+    def __init__(self, params, lr):
+        self.weights = list(params)
+        super().__init__(self.weights, lr)
+
+    @torch.no_grad()
+    def step(self):
+        for weight in self.weights:
+            weight.sub_(self.param_groups[0]["lr"] * weight.grad)
+
+
+def test_a_class_that_takes_the_pairs_for_parameters_is_told(make_study):
+    assert "params are pairs of name and parameter" in refusal(asked(make_study, Keeping), BLOBS, DATA)
