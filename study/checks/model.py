@@ -196,15 +196,19 @@ def check_evaluation(
 def _check_unmixed(study: Study, workload: Workload, inputs: Tree, layout: torch.memory_format) -> None:
     """Raise UsageError if the outputs of an example in an evaluation change when others take the places beside it.
 
-    Random numbers stay the same: they depend on the shapes. Batch norm without running statistics is allowed.
+    Random numbers stay the same: they depend on the shapes. Batch norm without running statistics is allowed. Each pass
+    has a new model: a second one of the same model may differ because the first changed its state.
     """
-    model, kept = built(study, workload).eval(), (trees.count(inputs) + 1) // 2
-    if any(layer.running_mean is None for layer in whole_batch_layers(model)):
+    models, kept = [built(study, workload).eval() for _ in range(2)], (trees.count(inputs) + 1) // 2
+    if any(layer.running_mean is None for layer in whole_batch_layers(models[0])):
         return
     rows = [min(row, 2 * kept - 1 - row) for row in range(trees.count(inputs))]
     with torch.no_grad(), calling(study, "model", "in an evaluation"):
         others = trees.part(inputs, torch.tensor(rows))
-        pairs = [trees.leaves(computed(study, model, each, layout)) for each in (inputs, others)]
+        pairs = [
+            trees.leaves(computed(study, model, each, layout))
+            for model, each in zip(models, (inputs, others), strict=True)
+        ]
     for one, other in zip(*pairs, strict=True):
         if not one.is_floating_point() or not one.dim() or one.shape != other.shape or len(one) != len(rows):
             continue

@@ -311,7 +311,7 @@ class Wide(Model):
             ("lanes", partial(Wide, counting, n=0), "a training forward pass changes the attribute `n` of Wide"),
             ("lanes", partial(Wide, only_in_evaluations, n=0), "an evaluation changes the attribute `n` of Wide"),
             ("serial", partial(Wide, counting, n=0), None),
-            ("auto", lambda: Wide(lambda self, y: y + y.detach().sum().item()), "its code calls .item() on a tensor"),
+            ("auto", lambda: Wide(lambda _, y: y + 0 * y.detach().sum().item()), "its code calls .item() on a tensor"),
             ("auto", lambda: nn.Sequential(Wide(), nn.BatchNorm1d(10)), None),
             ("lanes", lambda: nn.Sequential(Wide(), nn.BatchNorm1d(10)), "BatchNorm1d keeps running"),
             ("lanes", lambda: nn.Sequential(Wide(), nn.Dropout(0.1)), "Dropout draws from one generator"),

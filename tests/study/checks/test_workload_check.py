@@ -196,6 +196,11 @@ def normed(y):
     return (y - y.mean(0)) / y.std(0)
 
 
+def counted(self, y):
+    self.passes = getattr(self, "passes", 0) + 1
+    return y + self.passes
+
+
 MIXED = {  # name -> (of the outputs [B, 2], whether they mix examples in an evaluation)
     "softmax of the wrong axis": (lambda self, y: y.softmax(0), True),
     "a norm without running statistics": (lambda self, y: normed(y), True),
@@ -204,6 +209,7 @@ MIXED = {  # name -> (of the outputs [B, 2], whether they mix examples in an eva
     "batch norm": (lambda self, y: self.more(y), False),
     "softmax": (lambda self, y: y.softmax(1), False),
     "noise": (lambda self, y: y + torch.rand_like(y), False),
+    "a count of its passes": (counted, False),
     "a mean beside the outputs": (lambda self, y: (y, y.mean()), False),
 }
 
