@@ -347,8 +347,9 @@ def _in_a_loop(begin: Callable[[], Run], by_closure: Run | None = None) -> bool 
                     group["lr"] = rate * factor
                 generators.seed(layer_key(run.trial.seed, number, -1), run.data.device)
                 with generators.of_torch_restored(run.data.device):
-                    run._descend(rate)
-                run.optimizer.step()
+                    loss = run._descend(rate)
+                # A step may use the value of the loss; gradients that it finds are those of this batch already.
+                run.optimizer.step(*([] if by_closure is None else [lambda loss=loss: loss]))
                 run.step += 1
     except Exception:  # such as a TypeError, because the closure is missing
         return None

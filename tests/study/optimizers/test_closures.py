@@ -234,3 +234,25 @@ def test_a_step_that_cannot_train_is_told_the_cure_or_its_line(question, name):
 def test_what_cannot_be_looked_into_is_taken_to_call_its_closure():
     steps = (len, ByHand.step, torch.optim.LBFGS.step, Refusing.step, Rejecting.step, RejectedWithin.step)
     assert [_calls_closure(step) for step in steps] == [True, False, True, False, False, True]
+
+
+class ReadingLoss(torch.optim.Optimizer):
+    """Takes the length of a step from the loss, as Polyak does."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = 0.0
+        if closure is not None:
+            with torch.enable_grad():
+                loss = float(closure())
+        for group in self.param_groups:
+            for weight in group["params"]:
+                weight.sub_(group["lr"] * (1 + loss) * weight.grad)
+
+
+def test_a_step_may_use_the_loss_that_its_closure_returns(question):
+    asked = question({"learning_rate": 0.1}, optimizer=f"{__name__}.ReadingLoss")
+    assert refusal(asked, BLOBS, DATA) is None
