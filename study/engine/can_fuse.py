@@ -289,7 +289,7 @@ def refusal(study: Study, workload: Workload, data: Data) -> str | None:
                     "it read group['lr'], or choose schedule=constant"
                 )
             again = len(passes) > run.step  # as SAM computes gradients at other weights: no plain loop does
-            if moved and not again and _in_a_loop(partial(Run, small, workload, data, trial), run) is False:
+            if moved and not again and _in_no_loop(partial(Run, small, workload, data, trial), run):
                 return f"because its step {GRADIENTS_FIRST}"
         except Failed as error:
             return f"because {error}"
@@ -335,9 +335,18 @@ def _counted(run: Run) -> list[float]:
     return passes
 
 
-def _in_a_loop(begin: Callable[[], Run], by_closure: Run | None = None) -> bool | None:
+def _in_no_loop(begin: Callable[[], Run], by_closure: Run) -> bool:
+    """Whether a plain loop makes other updates than this run, told the loss or not."""
+    return all(_in_a_loop(begin, by_closure, told) is False for told in (False, True))
+
+
+def _in_a_loop(begin: Callable[[], Run], by_closure: Run | None = None, told: bool = False) -> bool | None:
     """Whether `loss.backward()` and then `step()` without a closure make the updates of another run that called its
-    step with one; None if the optimizer needs a closure. Without another run: whether such updates can be made."""
+    step with one; None if the optimizer needs a closure. Without another run: whether such updates can be made.
+
+    Arguments:
+        told: give step a closure that returns the loss and computes nothing, as some take the length of a step from it.
+    """
     try:
         run = begin()
         with generators.restored(run.data.device):
@@ -348,8 +357,7 @@ def _in_a_loop(begin: Callable[[], Run], by_closure: Run | None = None) -> bool 
                 generators.seed(layer_key(run.trial.seed, number, -1), run.data.device)
                 with generators.of_torch_restored(run.data.device):
                     loss = run._descend(rate)
-                # A step may use the value of the loss; gradients that it finds are those of this batch already.
-                run.optimizer.step(*([] if by_closure is None else [lambda loss=loss: loss]))
+                run.optimizer.step(*([lambda loss=loss: loss] if told else []))
                 run.step += 1
     except Exception:  # such as a TypeError, because the closure is missing
         return None
