@@ -32,7 +32,7 @@ def test_workers_die_with_their_parent_and_the_same_command_continues(tmp_path: 
 @pytest.mark.slow
 def test_a_second_sweep_is_refused_while_the_first_goes_on(tmp_path: Path, swept_once, capsys) -> None:
     process = started(tmp_path)
-    wait_until(lambda: any(tmp_path.glob("studies/*/*/*/trials/[0-9]*")))
+    wait_until(lambda: any(tmp_path.glob("studies/*/*/*/.claim.*")))
     process.send_signal(signal.SIGSTOP)  # so that it does not end before the second looks
     try:
         assert main([*SWEEP, f"results={tmp_path}"]) == 2
