@@ -95,7 +95,7 @@ def split_shown(split: pd.DataFrame) -> pd.DataFrame:
 
     >>> found = split_shown(pd.read_csv(f"{published}/tables/split.csv"))
     >>> found["noise of the median"][0].text, found["shortfall of tuning, 95 %"][0].text
-    ('±12%', '+8% (at most +32%)')
+    ('±12%', '+8% (at most +28%)')
     """
     if split.empty:
         return split

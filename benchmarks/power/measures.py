@@ -241,10 +241,10 @@ def _measured(curves: Curves, factor: float) -> list[pairs.Measured]:
     """The curves in units of their optimum, times a factor [C]."""
     made = []
     for table, found in zip(curves.tables, curves.found, strict=True):
-        steps = {
-            size: pd.Series(each.seeds if len(each.seeds) else [each.fewest]) / optimum * factor
-            for (size, each), optimum in zip(found.items(), curves.optima, strict=True)
-        }
+        ends = {}
+        for (size, each), optimum in zip(found.items(), curves.optima, strict=True):
+            steps = np.array(each.seeds if len(each.seeds) else [each.fewest]) / optimum * factor
+            ends[size] = pairs.ends(pd.DataFrame({"rerun": range(len(steps)), "steps": steps}))
         free = int(table["curve_steps"].notna().sum()) - tuned.SPENT
-        made.append(pairs.Measured(steps, float(table["residual_sd"].iloc[0]), free, np.nan))
+        made.append(pairs.Measured(ends, float(table["residual_sd"].iloc[0]), free, np.nan))
     return made
