@@ -177,7 +177,7 @@ def _unlimited(optimizer: str, curve: pd.DataFrame, limits: pd.DataFrame) -> str
     if len(reached) == 1:
         return f"{name} reached the goal at batch size {reached[0]:,}{alone}"
     if curve["point"].count() >= convex.FEWEST:
-        return f"the steps of {name} rise with the batch size"
+        return f"{name} needs more steps at larger batch sizes"
     useful = limit(limits, optimizer, USEFUL)
     if useful.bound == ">" and useful.size == reached[-1]:
         return f"{name} still saves steps at batch size {reached[-1]:,}"
