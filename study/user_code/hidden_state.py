@@ -25,10 +25,6 @@ def changed_attributes(model: nn.Module, before: Snapshot) -> dict[str, Any]:
     return {name: now[name] for name in changed(before, of_model(model)) if name in now}
 
 
-OWN_STATE = torch.optim.Optimizer.state_dict
-"""A class with another one says itself what its state is."""
-
-
 class _Tied(Digest):
     """A digest that also says which tensors share memory, with each other or with the parameters, and which numbers are
     addresses of parameters. A tuple counts wherever it is, because it cannot change."""
@@ -76,13 +72,13 @@ def seal(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
 
 
 def _is_known(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer keeps nothing beside its `state_dict`, or says with one of its own what its state is."""
     known = all(kind.__module__.startswith(("study.", "torch.")) for kind in type(optimizer).__mro__[:-1])
-    return known or type(optimizer).state_dict is not OWN_STATE
+    return known or type(optimizer).state_dict is not torch.optim.Optimizer.state_dict
 
 
 def of_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> Snapshot:
-    """The attributes of an optimizer that its `state_dict` leaves out. Those of ours and of torch keep none, and a
-    class with a `state_dict` of its own says itself what its state is."""
+    """The attributes of an optimizer that its `state_dict` leaves out; none of one that `_is_known`."""
     if _is_known(optimizer):
         return {}
     digest, kept = Digest(model), ("state", "param_groups", "defaults")
