@@ -16,7 +16,7 @@ from study.observers.trackers.journal import Journal
 from study.search.tuner import Tuner
 
 WELL, CTRL_C, KILLED = None, KeyboardInterrupt, SystemExit
-"""How a sweep ends: the exception that ends it; SystemExit, of which no observer is told, stands for SIGKILL."""
+"""The exception that ends a sweep, or None. Observers are not told of SystemExit, as they are not told of SIGKILL."""
 
 
 class Noting:

@@ -71,7 +71,7 @@ def test_epochs_that_the_number_of_training_examples_contradicts(examples, diffe
 
 @pytest.mark.parametrize("examples", [15, 16])
 def test_an_epoch_may_leave_out_its_smaller_last_batch(examples, tmp_path):
-    """Two batches of 8, of which `drop_last` leaves one, differ by more than a factor of 1.5."""
+    """With `drop_last`, 15 examples make one batch of 8 instead of two: a larger factor than is accepted elsewhere."""
     imported(tmp_path, {"a": ends(examples // 8, epochs=9)}, sets=[f"train_examples={examples}"])
     assert [study.batch_size for study in load(tmp_path / "results")] == [8]
 
