@@ -14,6 +14,8 @@ BRANCHED_FOLDER = "branched"
 SPLIT, VALIDATION = "split", "validation"
 """What `search.fresh_data` varies with each fresh seed: the split into training and validation data, or the evaluated
 part of the validation set alone."""
+TRUNK = -1
+"""In place of the index of a trial: the checkpoint of the trunk, from which the trials of a branch start."""
 
 
 class Start(NamedTuple):

@@ -97,7 +97,7 @@ class Proposals(Protocol):
         ...
 
     def checkpoint(self, index: int) -> bytes | None:
-        """The latest checkpoint of trial `index`."""
+        """The latest checkpoint of trial `index`, or that of the TRUNK."""
         return None
 
     def keep(self, index: int, checkpoint: bytes) -> None:
@@ -318,8 +318,8 @@ def started(content: bytes | None, study: Study) -> Checkpoint:
     if found is None or checksum(found) != study.start.checksum:
         raise Failed(
             f"a trial of {study.name} at batch size {study.batch_size} cannot start from step {study.start.step} of "
-            f"its trunk: what is on file is not the checkpoint {study.start.checksum[:12]}…; remove the folders "
-            "`checkpoints` beside trunk.json and in this search, and the same command trains the trunk again."
+            f"its trunk: what is on file is not the checkpoint {study.start.checksum[:12]}…; remove the folder "
+            "`checkpoints` beside trunk.json, and the same command trains the trunk again."
         )
     return found._replace(step=0)
 

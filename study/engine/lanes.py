@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from analysis.question.batch_schedules import PARAMETERS
+from analysis.question.branches import TRUNK
 from study.data import trees
 from study.data.order import Batches
 from study.data.resident import Data, augmentation
@@ -104,7 +105,7 @@ def _refilled(fused: Lanes, proposals: Proposals, queue: list[Trial]) -> Iterato
                 queue.append(trial)
             fused.start(queue[0])
             trial = queue.pop(0)
-            fused.restore(proposals.checkpoint(trial.index))
+            fused.restore(proposals.checkpoint)
             if not fused.in_phase():
                 queue.insert(0, trial)
                 break
@@ -204,15 +205,15 @@ class Lanes:
         """The examples in the next update of each lane."""
         return self.lanes[0].batches.phases.size(self.lanes[0].step)
 
-    def restore(self, content: bytes | None) -> None:
-        """Continue the latest started lane from a checkpoint, if it matches its trial; in a branch, else start from
-        that of its trunk."""
+    def restore(self, checkpoint: Callable[[int], bytes | None]) -> None:
+        """Continue the latest started lane from its checkpoint, if that matches; in a branch, else start from that of
+        its trunk."""
         lane, row = self.lanes[-1], len(self.lanes) - 1
-        if (found := checkpoints.restore(content, lane.log, self.stack.row(row))) is not None:
+        if (found := checkpoints.restore(checkpoint(lane.trial.index), lane.log, self.stack.row(row))) is not None:
             lane.step, lane.begun = found.step, lane.log.evaluations
             self.stack.fill(row, found.weights)
         elif self.study.start is not None:
-            begun = checkpoints.started(content, self.study)
+            begun = checkpoints.started(checkpoint(TRUNK), self.study)
             self.stack.begin_from(row, begun.weights, checkpoints.by_parameter(begun.state))
 
     def run(self, proposals: Proposals) -> Iterator[Curve]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from analysis.question.branches import TRUNK
 from study.data import trees
 from study.data.order import Batches, places
 from study.data.resident import AugmentedParts, Source, augmentation
@@ -53,9 +54,9 @@ def _curve(
     study: Study, workload: Workload, data: Source, proposals: Proposals, trial: Trial, micro_batch: int | None
 ) -> Curve:
     run = Run(study, workload, data, trial, micro_batch)
-    if not run.restore(proposals.checkpoint(trial.index)):
+    if not run.restore(proposals.checkpoint):
         run = Run(study, workload, data, trial, micro_batch)
-        run.restore(None)
+        run.restore(proposals.checkpoint, own=False)
     return run.finish(proposals)
 
 
@@ -153,15 +154,17 @@ class Run:
         unused = any(p.requires_grad and p.grad is None for p in self.trained.parameters())
         return bool(self.team.sum(torch.tensor(float(unused))))
 
-    def restore(self, content: bytes | None) -> bool:
-        """Continue from a checkpoint, if it matches this trial; in a branch, else start from that of its trunk.
+    def restore(self, checkpoint: Callable[[int], bytes | None], own: bool = True) -> bool:
+        """Continue from the checkpoint of this trial, if it matches; in a branch, else start from that of its trunk.
 
         Returns:
-            False: this run cannot be used, see `resume`.
+            False: this run cannot be used, see `resume`; restore another without its `own` checkpoint.
         """
+        content = checkpoint(self.trial.index) if own else None
         if (found := checkpoints.restore(content, self.log, self.weights)) is not None:
             return self.resume(found)
-        return self.study.start is None or self.resume(checkpoints.started(content, self.study), settings=False)
+        start = self.study.start
+        return start is None or self.resume(checkpoints.started(checkpoint(TRUNK), self.study), settings=False)
 
     def resume(self, found: Checkpoint, settings: bool = True) -> bool:
         """Continue from a checkpoint of this model and optimizer (`settings`: see `checkpoints.put_state`).

@@ -4,6 +4,7 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 
+from analysis.question.branches import TRUNK
 from analysis.question.searches import matching
 from study.store import atomic
 from study.store.claims import WHOLE, Shard
@@ -13,22 +14,21 @@ class Checkpoints(MutableMapping[int, bytes]):
     """Trial index -> latest checkpoint of that trial. Each is one file, read on access; iteration covers one shard.
 
     Arguments:
-        start: the file that trials without a checkpoint of their own start from; iteration leaves them out.
+        start: the file that the trials of a branch start from, whose index is TRUNK; iteration leaves it out.
     """
 
     def __init__(self, folder: Path, shard: Shard = WHOLE, start: Path | None = None) -> None:
         self.folder, self.shard, self.start = folder / "checkpoints", shard, start
 
     def _path(self, index: int) -> Path:
-        return self.folder / f"{index:06d}.pt"
+        return self.start if index == TRUNK and self.start else self.folder / f"{index:06d}.pt"
 
     def __contains__(self, index: object) -> bool:
-        return isinstance(index, int) and (self.start is not None or self._path(index).exists())
+        return isinstance(index, int) and self._path(index).exists()
 
     def __getitem__(self, index: int) -> bytes:
-        path = self._path(index)
         try:
-            return (path if self.start is None or path.exists() else self.start).read_bytes()
+            return self._path(index).read_bytes()
         except OSError as error:  # treat as missing: the trial starts from step 0
             raise KeyError(index) from error
 

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from analysis.question.branches import TRUNK
 from study.devices.imports import uncollected
 from study.errors import Failed, Refused
 from study.records import COMMAND, Curve, Study, Trial
@@ -72,7 +73,7 @@ class _Parent:
         """Number of trials for which the worker has room beside those given and asked for; negative if it has more."""
         self._ready: list[messages.Proposal] = []
         self._limits: dict[int, int] = {}
-        self._with_checkpoint: set[int] = set()
+        self._with_checkpoint = {TRUNK}
         """Indices of the trials that have a checkpoint; for other trials the parent need not be asked."""
         self._stored: list[bytes | None] = []
         self._ended = False

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers.blobs import WORKLOADS
-from helpers.checkpointed import SPACES
+from helpers.checkpointed import SPACES, held, saved
 from helpers.desks import Desk, assert_same_bits, trained
 from helpers.fused import FUSING, HYPERPARAMETERS, fusing, partly
 
-from analysis.question.branches import Branch, Start
+from analysis.question.branches import TRUNK, Branch, Start
 from study import optimizers
 from study.engine import checkpoints
 from study.engine.lanes import Lanes
@@ -61,7 +61,7 @@ def test_a_plain_branch_goes_on_as_its_trunk_would_with_its_examples(optimizer, 
     trunk, content = trunk_of(make_study, optimizer, space=space)
     study = branch_of(trunk.study, content)
     branch = Run(study, trunk.workload, trunk.data, trial_of(study))
-    branch.restore(content)
+    branch.restore({TRUNK: content}.get)
     assert branch.step == 0
     trunk.read, trunk.trial, trunk.step = branch.read, branch.trial, 0  # dropout follows trial and step, too
     trunk.advance(STEPS)
@@ -79,12 +79,12 @@ def test_lanes_start_from_the_state_of_the_plain_engine(optimizer, how, make_stu
     plain = branch_of(trunk.study, content, batch_size=16)
     trial = trial_of(plain)
     run = Run(plain, trunk.workload, trunk.data, trial)
-    run.restore(content)
+    run.restore({TRUNK: content}.get)
     run.advance(STEPS)
     lanes = Lanes(replace(plain, arithmetic=how), trunk.workload, trunk.data, [1, 2], 2)
     for _ in range(2):
         lanes.start(trial)
-        lanes.restore(content)
+        lanes.restore({TRUNK: content}.get)
     lanes.advance(STEPS)
     for row in range(2):
         lanes.stack.settle(row)
@@ -101,7 +101,7 @@ def test_averaged_weights_go_on_in_lanes(make_study):
     study = branch_of(trunk.study, content, arithmetic="linear_chain")
     lanes = Lanes(study, trunk.workload, trunk.data, [1], 1)
     lanes.start(trial_of(study))
-    lanes.restore(content)
+    lanes.restore({TRUNK: content}.get)
     held = lanes.stack.layout.views(lanes.stack.state["ema"])
     for name, parameter in trunk.average.named_parameters():
         assert torch.equal(held[name][0], parameter.detach()), name
@@ -112,12 +112,12 @@ def test_a_branch_starts_from_nothing_but_its_checkpoint(how, make_study):
     trunk, content = trunk_of(make_study, "momentum", how)
     study = branch_of(trunk.study, content, arithmetic=how)
     trial = trial_of(study)
-    curve = trained(study, Desk([trial], kept={0: content}))[0]
+    curve = trained(study, Desk([trial], kept={TRUNK: content}))[0]
     assert curve.steps[-1] == STEPS
     trunk.advance(1)
     for other in (None, b"torn", trunk.packed()):
         with pytest.raises(Failed, match=f"cannot start from step {DONE} of its trunk"):
-            trained(study, Desk([trial], kept={} if other is None else {0: other}))
+            trained(study, Desk([trial], kept={} if other is None else {TRUNK: other}))
 
 
 @pytest.mark.parametrize("how", ["plain", "linear_chain"])
@@ -125,18 +125,44 @@ def test_an_interrupted_branch_goes_on_from_its_own_checkpoint(how, make_study):
     trunk, content = trunk_of(make_study, "adam", how)
     study = branch_of(trunk.study, content, arithmetic=how)
     trial = trial_of(study)
-    whole = trained(study, Desk([trial], kept={0: content}))[0]
-    desk = Desk([trial], minutes=0, kept={0: content})
+    whole = trained(study, Desk([trial], kept={TRUNK: content}))[0]
+    desk = Desk([trial], minutes=0, kept={TRUNK: content})
     assert_same_bits(trained(study, desk)[0], whole)
     for _, own in desk.taken:
-        assert_same_bits(trained(study, Desk([trial], kept={0: own}))[0], whole)
+        assert_same_bits(trained(study, Desk([trial], kept={0: own, TRUNK: content}))[0], whole)
+
+
+UNUSABLE = {
+    "torn": lambda own: own[:-1],
+    "another version of torch": lambda own: saved(held(own) | {"torch": "1.0"}),
+    "another micro-batch": lambda own: saved(held(own) | {"micro_batch": 5}),
+    "an optimizer that comes back otherwise": lambda own: saved(
+        held(own) | {"state": held(own)["state"] | {"seal": "another"}}
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "what"), [*(("plain", what) for what in UNUSABLE), *(("linear_chain", what) for what in [*UNUSABLE][:3])]
+)
+@pytest.mark.filterwarnings("ignore:an interrupted trial .* starts again")
+def test_a_branch_whose_own_checkpoint_cannot_be_used_starts_again_from_its_trunk(how, what, make_study):
+    trunk, content = trunk_of(make_study, "adam", how)
+    study = branch_of(trunk.study, content, arithmetic=how)
+    trial = trial_of(study)
+    desk = Desk([trial], minutes=0, kept={TRUNK: content})
+    whole = trained(study, desk)[0]
+    kept = {0: UNUSABLE[what](desk.taken[2][1]), TRUNK: content}
+    again = Desk([trial], kept=kept)
+    assert_same_bits(trained(study, again)[0], whole)
+    assert again.pace.made == STEPS
 
 
 def test_half_lives_follow_the_batch_size_of_the_branch(make_study):
     trunk, content = trunk_of(make_study, "momentum", space=HALF_LIFE)
     study = branch_of(trunk.study, content, batch_size=32)
     branch = Run(study, trunk.workload, trunk.data, trial_of(study))
-    branch.restore(content)
+    branch.restore({TRUNK: content}.get)
     assert [group["momentum"] for group in branch.optimizer.param_groups] == [0.5 ** (32 / 40)]
 
 

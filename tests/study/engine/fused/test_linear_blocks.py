@@ -88,7 +88,7 @@ def test_a_trial_goes_on_from_the_beginning_of_the_block_it_was_interrupted_in(q
 def step_of(study: Study, content: bytes) -> int:
     fused = lanes.Lanes(study, WORKLOAD, DATA, (4,), 4)
     fused.start(desk(study, [2]).ask(wait=False))
-    fused.restore(content)
+    fused.restore({2: content}.get)
     return fused.lanes[0].step
 
 
