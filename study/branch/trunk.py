@@ -87,11 +87,11 @@ class Trunk:
         known = trunks.checkpoints(self.folder)[step]
         return Start(step, known["checksum"], self.study.batch_size, self.study.train_steps)
 
-    def latest(self, before: int) -> checkpoints.Checkpoint | None:
-        """The latest readable checkpoint on file before a step."""
+    def latest(self, before: int, run: Run) -> checkpoints.Checkpoint | None:
+        """The latest readable checkpoint on file before a step, for a run to resume."""
         for step, known in sorted(trunks.checkpoints(self.folder).items(), reverse=True):
             if step < before and self._file(step).exists():
-                found = checkpoints.read(self._file(step).read_bytes())
+                found = checkpoints.read(self._file(step).read_bytes(), run.data.device)
                 if found is not None and checkpoints.checksum(found) == known["checksum"]:
                     return found
         return None
@@ -155,7 +155,7 @@ def loss_metric(study: Study, workload: Workload) -> str:
 def cost(trunk: Trunk, device: str) -> str:
     """What the missing checkpoints take, as text; measured on a run of its own."""
     run, last = begun(trunk.study, trunk.trial, device), trunk.missing[-1]
-    first = trunk.latest(trunk.missing[0])
+    first = trunk.latest(trunk.missing[0], run)
     steps = last - (first.step if first else 0)
     with generators.restored(run.data.device):
         seconds = steps * update_seconds(run) if steps else 0.0
@@ -173,7 +173,7 @@ def prepare(trunk: Trunk, device: str, console: Console) -> None:
         return
     run = begun(trunk.study, trunk.trial, device)
     with generators.restored(run.data.device), console.status("") as status:
-        if (first := trunk.latest(missing[0])) is not None and not run.resume(first):
+        if (first := trunk.latest(missing[0], run)) is not None and not run.resume(first):
             run = begun(trunk.study, trunk.trial, device)
         for step in missing:
             status.update(f"Training the trunk to step {step:,} ...")

@@ -12,10 +12,12 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from study.engine.evaluation import Log
 from study.errors import Failed
@@ -23,8 +25,9 @@ from study.records import Study, Trial
 from study.user_code.faults import said
 from study.user_code.hidden_state import copied, is_plain, seal
 
+CPU = torch.device("cpu")
 KEYS = {"torch", "trial", "micro_batch", "steps", "errors", "seconds", "step", "weights", "state"}
-"""What a checkpoint holds; see `pack`."""
+"""What a checkpoint holds, those of earlier versions without the `device`; see `pack`."""
 OURS = {"momentum_buffer": "velocity", "exp_avg": "mean", "exp_avg_sq": "square"}
 """Names of optimizer state: in torch -> in `study.optimizers`."""
 OF_BATCH_SIZE = ("lr", "betas", "momentum")
@@ -143,6 +146,7 @@ def pack(log: Log, checkpoint: Checkpoint) -> bytes:
         "weights": {name: tensor.to("cpu", copy=True) for name, tensor in checkpoint.weights.items()},
         "state": checkpoint.state,
     }
+    content["device"] = log.data.device.type
     buffer = io.BytesIO()
     torch.save(content, buffer)
     body = buffer.getvalue()
@@ -159,7 +163,7 @@ def restore(content: bytes | None, log: Log, weights: Mapping[str, Tensor]) -> C
         None, with the log unchanged, if there is no checkpoint, if it cannot be read, or if it does not match: another
         trial, micro-batch, model, set of errors or evaluation grid, or another version of torch (other last bits).
     """
-    held, grid = _read(content), log.study.evaluation_steps
+    held, grid = _read(content, log.data.device), log.study.evaluation_steps
     matches = (
         held is not None
         and held["torch"] == str(torch.__version__)
@@ -301,20 +305,20 @@ def by_parameter(state: Mapping[Any, Any]) -> dict[str, dict[str, Tensor]]:
     }
 
 
-def read(content: bytes) -> Checkpoint | None:
-    """The checkpoint in these bytes, of whatever trial; None if they cannot be read."""
-    held = _read(content)
+def read(content: bytes, device: torch.device = CPU) -> Checkpoint | None:
+    """The checkpoint in these bytes, of whatever trial, to go on with on a device; None if they cannot be read."""
+    held = _read(content, device)
     return None if held is None else Checkpoint(held["step"], held["weights"], held["state"])
 
 
-def started(content: bytes | None, study: Study) -> Checkpoint:
+def started(content: bytes | None, study: Study, device: torch.device) -> Checkpoint:
     """The checkpoint that the trials of a branch start from, as step 0.
 
     Raises:
         Failed: the content is not the checkpoint whose checksum the study has recorded.
     """
     assert study.start is not None
-    found = None if content is None else read(content)
+    found = None if content is None else read(content, device)
     if found is None or checksum(found) != study.start.checksum:
         raise Failed(
             f"a trial of {study.name} at batch size {study.batch_size} cannot start from step {study.start.step} of "
@@ -361,7 +365,18 @@ def _record(trial: Trial) -> str:
     return json.dumps(asdict(trial))
 
 
-def _read(content: bytes | None) -> dict[str, Any] | None:
+class _Onto(dict[str, str]):
+    """Brings tensors that were on a GPU to this device; others stay on the CPU, where they were. torch asks a dict
+    about tensors of all kinds, but a function only about most."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = str(device)
+
+    def get(self, location: str, default: Any = None) -> str:
+        return location if location == "cpu" else self.device
+
+
+def _read(content: bytes | None, device: torch.device = CPU) -> dict[str, Any] | None:
     """The content that `pack` wrote; None if there is none, or the file is torn, foreign or of another version."""
     if content is None:
         return None
@@ -369,10 +384,15 @@ def _read(content: bytes | None) -> dict[str, Any] | None:
     if content[:32] != _digest(body) or not body.startswith(ARCHIVE):
         return None
     try:
-        held = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+        held = torch.load(io.BytesIO(body), map_location=_Onto(device), weights_only=True)
     except (pickle.UnpicklingError, RuntimeError):  # other objects than plain data, or a newer version of torch
         return None
-    return held if isinstance(held, dict) and held.keys() == KEYS else None
+    if not isinstance(held, dict) or held.keys() - {"device"} != KEYS:
+        return None
+    if held.get("device") == "cpu":  # the run was on the CPU, and so was all of its state
+        onto = partial(tree_map_only, Tensor, lambda tensor: tensor.to(device))
+        held["state"] = {key: part if key == "stream" else onto(part) for key, part in held["state"].items()}
+    return held
 
 
 def _digest(body: bytes) -> bytes:

@@ -213,7 +213,7 @@ class Lanes:
             lane.step, lane.begun = found.step, lane.log.evaluations
             self.stack.fill(row, found.weights)
         elif self.study.start is not None:
-            begun = checkpoints.started(checkpoint(TRUNK), self.study)
+            begun = checkpoints.started(checkpoint(TRUNK), self.study, self.device)
             self.stack.begin_from(row, begun.weights, checkpoints.by_parameter(begun.state))
 
     def run(self, proposals: Proposals) -> Iterator[Curve]:

@@ -163,8 +163,10 @@ class Run:
         content = checkpoint(self.trial.index) if own else None
         if (found := checkpoints.restore(content, self.log, self.weights)) is not None:
             return self.resume(found)
-        start = self.study.start
-        return start is None or self.resume(checkpoints.started(checkpoint(TRUNK), self.study), settings=False)
+        if self.study.start is None:
+            return True
+        begun = checkpoints.started(checkpoint(TRUNK), self.study, self.data.device)
+        return self.resume(begun, settings=False)
 
     def resume(self, found: Checkpoint, settings: bool = True) -> bool:
         """Continue from a checkpoint of this model and optimizer (`settings`: see `checkpoints.put_state`).

@@ -48,7 +48,8 @@ class Held(Tensor):
         return f"{type(self).__name__}({self.raw})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.raw.detach().__reduce_ex__(protocol)  # files are read back to the CPU
+        given = (self.raw.detach(), self.dtype, str(self.device), self.requires_grad)
+        return torch._utils._rebuild_device_tensor_from_cpu_tensor, given  # as torch does for devices without storage
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
