@@ -30,7 +30,7 @@ KEYS = {"torch", "trial", "micro_batch", "steps", "errors", "seconds", "step", "
 """What a checkpoint holds, those of earlier versions without the `device`; see `pack`."""
 OURS = {"momentum_buffer": "velocity", "exp_avg": "mean", "exp_avg_sq": "square"}
 """Names of optimizer state: in torch -> in `study.optimizers`."""
-OF_BATCH_SIZE = ("lr", "betas", "momentum")
+OF_BATCH_SIZE = ("lr", "betas", "beta1", "beta2", "momentum")
 """Settings of a parameter group that may depend on the batch size: the rates, and decay rates given as half-lives."""
 ARCHIVE = b"PK"
 """The first bytes of a file of torch.save, which is a zip archive. torch.load would warn about a bare pickle."""

@@ -23,7 +23,6 @@ from study.space import values
 DONE, STEPS = 9, 7
 LOOSE = {"soap": 2e-3}
 """Its eigenvectors amplify rounding, in convolutions (`vmap`) to the size of an update."""
-HALF_LIFE = {"learning_rate": 0.05, "momentum_half_life_examples": 40.0}
 
 
 def trunk_of(make_study, optimizer, how="plain", space=None, **fields):
@@ -158,12 +157,26 @@ def test_a_branch_whose_own_checkpoint_cannot_be_used_starts_again_from_its_trun
     assert again.pace.made == STEPS
 
 
-def test_half_lives_follow_the_batch_size_of_the_branch(make_study):
-    trunk, content = trunk_of(make_study, "momentum", space=HALF_LIFE)
+class OneByOne(torch.optim.SGD):
+    """Takes its decay rates one by one."""
+
+    def __init__(self, params, lr, beta1=0.9, beta2=0.9):
+        super().__init__(params, lr)
+        for group in self.param_groups:
+            group |= {"beta1": beta1, "beta2": beta2}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "name"),
+    [("momentum", "momentum"), (f"{__name__}.OneByOne", "beta1"), (f"{__name__}.OneByOne", "beta2")],
+)
+def test_half_lives_follow_the_batch_size_of_the_branch(optimizer, name, make_study):
+    space = {"learning_rate": 0.05, f"{name}_half_life_examples": 40.0}
+    trunk, content = trunk_of(make_study, optimizer, space=space)
     study = branch_of(trunk.study, content, batch_size=32)
     branch = Run(study, trunk.workload, trunk.data, trial_of(study))
     branch.restore({TRUNK: content}.get)
-    assert [group["momentum"] for group in branch.optimizer.param_groups] == [0.5 ** (32 / 40)]
+    assert [group[name] for group in branch.optimizer.param_groups] == [0.5 ** (32 / 40)]
 
 
 def test_the_schedule_of_the_trunk_goes_on_by_the_examples_seen(make_study):
