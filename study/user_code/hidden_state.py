@@ -51,7 +51,7 @@ class _Tied(Digest):
 
 def seal(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
     """A digest of what the next update depends on beside weights and batch: what the optimizer holds, what hangs on
-    the parameters, and the variables of its class.
+    the parameters, and the variables of its classes.
 
     An optimizer that a checkpoint has restored in full has the seal of the one that was saved. Empty if `of_optimizer`
     looks at nothing.
@@ -67,14 +67,18 @@ def seal(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
         held["defaults"] = {"differentiable": False} | held["defaults"]
     parts = [digest(held[name]) for name in sorted(held)]
     parts += [digest(vars(parameter)) for parameter in model.parameters()]
-    parts += [of_class(type(optimizer), digest)]
+    parts += [of_class(kind, digest) for kind in _theirs(optimizer)]
     return hashlib.sha256(repr((sorted(held), parts)).encode()).hexdigest()
 
 
 def _is_known(optimizer: torch.optim.Optimizer) -> bool:
     """Whether an optimizer keeps nothing beside its `state_dict`, or says with one of its own what its state is."""
-    known = all(kind.__module__.startswith(("study.", "torch.")) for kind in type(optimizer).__mro__[:-1])
-    return known or type(optimizer).state_dict is not torch.optim.Optimizer.state_dict
+    return not _theirs(optimizer) or type(optimizer).state_dict is not torch.optim.Optimizer.state_dict
+
+
+def _theirs(optimizer: torch.optim.Optimizer) -> list[type]:
+    """The classes of an optimizer that are neither ours nor torch's."""
+    return [kind for kind in type(optimizer).__mro__[:-1] if not kind.__module__.startswith(("study.", "torch."))]
 
 
 def of_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> Snapshot:
