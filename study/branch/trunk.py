@@ -181,12 +181,21 @@ def prepare(trunk: Trunk, device: str, console: Console) -> None:
             _save(trunk, run)
 
 
+def _holds_all(found: checkpoints.Checkpoint, run: Run) -> bool:
+    """Whether another run goes on from a checkpoint with all state of the optimizer; if not, a warning says why."""
+    if "seal" not in found.state:  # the optimizer has no other state than its checkpoint
+        return True
+    return Run(run.study, run.workload, run.data, run.trial, run.micro_batch).resume(found)
+
+
 def _save(trunk: Trunk, run: Run) -> None:
     """Put the checkpoint at the present step on file, with its checksum and the loss there."""
     content = run.packed()
-    found = checkpoints.read(content) if content else None
-    if not content or found is None:
-        raise Failed(f"{trunk.name} cannot be branched from: no checkpoint can hold the state of its model.")
+    found = checkpoints.read(content, run.data.device) if content else None
+    if not content or found is None or not _holds_all(found, run):
+        raise Failed(
+            f"{trunk.name} cannot be branched from: no checkpoint can hold the state of its model and optimizer."
+        )
     made, recorded_ = checkpoints.checksum(found), trunks.checkpoints(trunk.folder).get(run.step, {}).get("checksum")
     if recorded_ not in (None, made):
         raise Failed(

@@ -1,14 +1,20 @@
-"""State of a user's optimizer that no checkpoint can hold: trials start again."""
+"""State of a user's optimizer that no checkpoint can hold: trials start again, and nothing branches from them."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from helpers.desks import Desk, assert_same_bits, fixed_trial, trained
 from helpers.users import workloads as users
+from rich.console import Console
 from torch import Tensor
 
+from study.branch import trunk
+from study.branch.trunk import Trunk
 from study.data.resident import Data
+from study.engine.serial import Run
+from study.errors import Failed
 from study.settings import Evaluation
 
 RATE = {"learning_rate": {"choices": [0.1]}}
@@ -81,3 +87,20 @@ def test_a_trial_with_lost_state_starts_again(name, make_study):
     again = Desk([fixed_trial(study)], kept={0: desk.taken[4][1]})
     assert_same_bits(trained(study, again, workload=workload, data=data), whole)
     assert again.pace.made == (STEPS if name in LOST else STEPS - 5)
+
+
+@pytest.mark.parametrize("name", ["Heavy", *LOST])
+@pytest.mark.filterwarnings("ignore:an interrupted trial .* starts again")
+def test_nothing_branches_from_a_trunk_with_lost_state(name, make_study, tmp_path, monkeypatch):
+    study = asked(make_study, name)
+    run = Run(study, users.Base(), Data.of(users.blobs()), fixed_trial(study))
+    monkeypatch.setattr(trunk, "begun", lambda *_: run)
+    asked_of: Any = SimpleNamespace(results=tmp_path)
+    found = Trunk(asked_of, study, run.trial, (4,))
+    if name not in LOST:
+        trunk.prepare(found, "cpu", Console(quiet=True))
+        assert found.missing == []
+        return
+    with pytest.raises(Failed, match="cannot be branched from: no checkpoint can hold the state of its model and opt"):
+        trunk.prepare(found, "cpu", Console(quiet=True))
+    assert found.missing == [4]
