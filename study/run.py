@@ -55,7 +55,7 @@ class SearchRun:
         storage: of Optuna's trials; None: in memory.
         shards: number of shards of the trials; different processes can train different shards.
         first_shard: the shard that this process tries to take first.
-        fingerprint: identifies the workload's code and data; recorded with the results.
+        fingerprint, notes: of the workload, as in `study.config.jobs.Job`; recorded with the results.
         pool: with `search=refine`, proposes the points of the trials.
     """
 
@@ -66,6 +66,7 @@ class SearchRun:
     shards: int = 1
     first_shard: int = 0
     fingerprint: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     pool: Pool | None = None
 
     def points(self) -> Sequence[Point]:
@@ -135,6 +136,7 @@ class _Part:
         self._search, self._watch, self._tick = search, watch, tick
         self.folder = store.study_folder(search.results, study)
         made = provenance(study, workers, search.command, shard) | {"fingerprint": dict(search.fingerprint)}
+        made |= {"warnings": [*search.notes]} if search.notes else {}
         self._record = store.open_study(search.results, study, made)
         self.checkpoints = store.Checkpoints(self.folder, shard, store.start_file(search.results, study))
         reader = Reader(self.folder)

@@ -93,6 +93,12 @@ def of_precision(jobs: Sequence[Job], console: Console) -> None:
         )
 
 
+def of_notes(jobs: Sequence[Job], console: Console) -> None:
+    """Say what the authors of the workloads may not have meant (`study.user_code.notes`)."""
+    for note in dict.fromkeys(note for job in jobs for note in job.notes):
+        console.print(f"{note}\n", style="yellow", markup=False)
+
+
 def of_lanes(jobs: Sequence[Job], console: Console) -> None:
     """Say which trials train one at a time for a reason that the user may change, and name it: one line for each
     reason."""

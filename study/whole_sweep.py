@@ -294,7 +294,8 @@ def _line(each: Waiting, command: str, progress: SweepProgress, pools: _Pools) -
     job = each.job
     for search in each.searches:
         pool = pools.of(job, search)
-        yield SearchRun(search, job.results, command, each.storage, job.shards, job.shard, job.fingerprint, pool)
+        known = job.fingerprint, job.notes
+        yield SearchRun(search, job.results, command, each.storage, job.shards, job.shard, *known, pool)
     if each.summary:
         progress.note(search_of(job.study, job.results, 0.0), each.summary)
 
@@ -334,6 +335,7 @@ def _show_cost(
     """Show the cost of the work that is `left`, and what may be expensive or unexpected about it."""
     cost_table.show(console, left, workers.placement.place, workers.count)
     warn.of_checkpoints(costs, workers.count, console)
+    warn.of_notes(jobs, console)
     warn.of_lanes(jobs, console)
 
 

@@ -49,6 +49,16 @@ def check_splits(study: Study, workload: Workload, splits: object) -> None:
             _check_data_set(study, examples, name, split)
 
 
+def check_count(study: Study, examples: Examples) -> None:
+    """Raise UsageError unless the training split has as many examples as the study records."""
+    wanted, got = study.workload["train_examples"], examples.count("train")
+    if got != wanted:
+        raise UsageError(
+            f"workload.train_examples is {wanted}, but {study.name}.splits() returns {got}; set "
+            f"workload.train_examples={got}."
+        )
+
+
 def check_fresh_data(study: Study, workload: Workload, splits: Splits) -> None:
     """Raise UsageError if `search.fresh_data` would vary nothing: not the data of the next split seed, or not the
     evaluated part of the validation set."""

@@ -52,6 +52,7 @@ class Job:
         shards: number of parts of the study's trials; one process works on each part.
         shard: the part that this job takes first.
         fingerprint: fingerprint of the workload and optimizer (`study.config.fingerprint`); empty until computed.
+        notes: what the author of the workload may not have meant; recorded with the results.
         alone: why trials train one at a time although the engine would fuse them; empty: for no such reason.
         mix: train on beside recorded trials whose code or data were others.
         checkpoint_bytes: bytes in the checkpoint of one trial; 0 until they are estimated.
@@ -70,6 +71,7 @@ class Job:
     shards: int = 1
     shard: int = 0
     fingerprint: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     alone: str = ""
     mix: bool = False
     checkpoint_bytes: int = 0

@@ -13,7 +13,7 @@ from analysis.question.columns import TABLE_COLUMNS
 from study import store
 from study.checks.calling import FEW, calling, in_the_loss
 from study.checks.command import check_command, check_engine, check_program
-from study.checks.data import check_fresh_data, check_splits
+from study.checks.data import check_count, check_fresh_data, check_splits
 from study.checks.functions import check_functions
 from study.checks.goal import check_falls
 from study.checks.model import check_apart, check_evaluation, check_model, first, mixture
@@ -39,6 +39,7 @@ from study.errors import UsageError
 from study.records import COMMAND, Study
 from study.schedules import SCHEDULE
 from study.user_code.activations import evaluation_bytes, saved_bytes
+from study.user_code.notes import notes
 from workloads.base import Splits, Workload, build, metrics_of, optional
 from workloads.command import Command
 from workloads.layers import together, whole_batch_layers
@@ -126,6 +127,7 @@ class CheckedWorkload:
         streamed: the data do not fit on the device.
         layout: of images and weights (see `study.data.streaming.layout_for`).
         state: what the model keeps beside its parameters and buffers.
+        notes: what may not be meant (`study.user_code.notes`).
         fails: question at a small batch size, and kind of device -> why its lanes fail there (`lanes_fail`).
     """
 
@@ -137,6 +139,7 @@ class CheckedWorkload:
     streamed: bool
     layout: torch.memory_format
     state: State
+    notes: tuple[str, ...]
     fails: dict[str, str | None] = field(default_factory=dict)
 
     @property
@@ -173,14 +176,9 @@ def _built(job: Job, device: str) -> CheckedWorkload:
         splits = splits_of(workload)
     check_splits(study, workload, splits)
     examples = Examples(splits, optional(workload, "collate"))
-    wanted, got = study.workload["train_examples"], examples.count("train")
-    if got != wanted:
-        raise UsageError(
-            f"workload.train_examples is {wanted}, but {study.name}.splits() returns {got}; set "
-            f"workload.train_examples={got}."
-        )
+    check_count(study, examples)
     check_fresh_data(study, workload, splits)
-    few = examples.read("train", range(min(FEW, got)))
+    few = examples.read("train", range(min(FEW, examples.count("train"))))
     layout = check_model(study, workload, *few)
     counts = [min(examples.count("val"), examples.count(split)) for split in ("train", "val")]
     check_evaluation(study, workload, *few, layout, [*counts, examples.count("test")])
@@ -190,7 +188,7 @@ def _built(job: Job, device: str) -> CheckedWorkload:
     saved = saved_bytes(workload, *few, in_the_loss(study, workload))
     streamed = streaming.needed(splits, device, job.placement.data_memory)
     known = {**fingerprint(study, workload, few, splits)} | mean_factor(study, workload)
-    return CheckedWorkload(workload, few, saved, evaluated, known, streamed, layout, state)
+    return CheckedWorkload(workload, few, saved, evaluated, known, streamed, layout, state, notes(workload, examples))
 
 
 def _behaviour(
@@ -211,7 +209,7 @@ def _behaviour(
 
 
 def _fingerprinted(job: Job, checked: CheckedWorkload) -> Job:
-    return replace(job, fingerprint={**checked.fingerprint, **of_optimizer(job.study)})
+    return replace(job, fingerprint={**checked.fingerprint, **of_optimizer(job.study)}, notes=checked.notes)
 
 
 def _check(study: Study, checked: CheckedWorkload, device: str) -> None:

@@ -1,0 +1,107 @@
+"""What the author of a workload may not have meant is said, and nothing is said of what is usual."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from helpers.made_workload import own_folder
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from study.data.examples import Examples
+from study.user_code.notes import notes
+from workloads.base import Splits
+
+GENERATOR = torch.Generator().manual_seed(0)
+X, Y = torch.randn(300, 6, generator=GENERATOR), torch.randint(2, (300,), generator=GENERATOR)
+BITS = torch.randint(2, (300, 6), generator=GENERATOR)
+TENSORS = TensorDataset(X, Y)
+ROWS = list(zip(X, Y, strict=True))
+OTHERS = TensorDataset(torch.randn(99, 6), torch.zeros(99))
+
+
+class Files(Dataset):
+    """A data set of a folder's files, as torchvision has them, with a transform."""
+
+    def __init__(self, root, labels=False, transform=None):
+        self.root, self.transform = root, transform
+        self.samples = [(f"{number}.jpg", number % 2) for number in range(300)]
+        if labels:
+            self.samples = [number % 2 for number in range(300)]
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        return torch.full((6,), float(index)), index % 2
+
+
+class Drawn(Files):
+    """Examples that are drawn at each reading."""
+
+    def __getitem__(self, index):
+        return torch.randn(6), index % 2
+
+
+def pair(first, last, x=X):
+    return x[first:last].clone(), Y[first:last].clone()
+
+
+def said(train, val):
+    return notes(SimpleNamespace(name="mine"), Examples(Splits(train, val, OTHERS)))
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "count"),
+    [
+        (pair(0, 200), pair(200, 300), 0),
+        (pair(0, 200), pair(150, 250), 50),
+        (pair(0, 200), pair(0, 100), 100),
+        (pair(0, 200), TensorDataset(*pair(150, 250)), 50),
+        (({"a": X[:200]}, (Y[:200], Y[:200])), ({"a": X[150:250]}, (Y[150:250], Y[150:250])), 50),
+        (pair(0, 200, BITS), pair(200, 300, BITS), 0),  # 64 rows and two labels: equal by chance
+        (pair(0, 200, BITS.float()), pair(100, 300, BITS.float()), 0),
+        (pair(0, 200), (X[150:250], 1 - Y[150:250]), 0),  # another target
+        (Subset(TENSORS, range(200)), Subset(TENSORS, range(200, 300)), 0),
+        (Subset(TENSORS, range(200)), Subset(TENSORS, range(199, 299)), 1),
+        (Subset(TENSORS, range(200)), Subset(Subset(TENSORS, range(100, 300)), range(50, 150)), 50),
+        (TENSORS, TENSORS, 300),
+        (Subset(TENSORS, range(200)), Subset(TensorDataset(X.clone(), Y.clone()), range(150, 250)), 50),
+        (ROWS[:200], ROWS[200:], 0),
+        (ROWS[:200], ROWS[150:250], 50),
+        (Subset(Files("a"), range(200)), Subset(Files("a", transform=abs), range(150, 300)), 50),
+        (Subset(Files("a"), range(200)), Subset(Files("a", transform=abs), range(200, 300)), 0),
+        (Files("a"), Files("b"), 0),
+        (Files(Path("a")), Files(Path("b")), 0),
+        (Files("a", labels=True), Files("a", labels=True), 0),  # labels alone tell no files apart
+        (Drawn("a"), Drawn("a"), 0),
+    ],
+)
+def test_validation_examples_that_are_training_examples_are_noted(train, val, count):
+    found = said(train, val)
+    assert len(found) == (count > 0)
+    if count:
+        assert f"{count} of " in found[0]
+        assert "in the val split of mine are in its training split, too, so val/ errors" in found[0]
+
+
+DOUBTFUL = """
+from made_images import *
+
+
+class Doubtful(Images):
+    def splits(self, device):
+        train, val, test = super().splits(device)
+        return Splits(train, tuple(part[:40] for part in train), test)
+"""
+
+
+@pytest.mark.slow
+def test_notes_stand_before_training_and_in_the_report(tmp_path, says):
+    mine = own_folder(tmp_path / "mine", "doubtful", DOUBTFUL, "doubtful.Doubtful")
+    words = ("sweep", "--config-dir", mine, "workload=doubtful", f"results={tmp_path / 'results'}", "batch_sizes=[8]")
+    asked = (*words, "search.trials=1", "search.reruns=0", "engine.workers=1")
+    note = "40 of 40 examples in the val split of doubtful are in its training split, too, so val/ errors"
+    printed = says(*asked)
+    assert note in printed[: printed.index("1 done")]
+    assert note in " ".join((tmp_path / "results/report.html").read_text().split())
