@@ -4,6 +4,7 @@ refuses nothing, because it may be meant.
 Shapes: N examples in a split, B examples in a batch.
 """
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch.utils.data import Subset, TensorDataset
 from study.data import trees
 from study.data.examples import Examples
 from study.data.single_pass import alike
+from study.devices import generators
 from workloads.base import Workload
 
 COLUMNS = 64
@@ -27,7 +29,25 @@ CHANCE = 5
 def notes(workload: Workload, examples: Examples) -> tuple[str, ...]:
     """Sentences about a workload that the checks before a sweep accept."""
     found = [_of_shared(workload, examples, name) for name in ("val", "test")]
-    return tuple(filter(None, found))
+    return tuple(filter(None, [*found, _of_start(workload)]))
+
+
+def _of_start(workload: Workload) -> str | None:
+    """A note if all trials start from the same weights, unless all of them are constants, such as zeros."""
+    models = []
+    for seed in (0, 1):
+        with generators.seeded(seed):
+            models.append(workload.model())
+    pairs = [pair for pair in zip(*(model.parameters() for model in models), strict=True) if pair[0].requires_grad]
+    if not all(itertools.starmap(torch.equal, pairs)) or all(
+        bool((one == one.flatten()[:1]).all()) for one, _ in pairs
+    ):
+        return None
+    return (
+        f"{workload.name}.model() gives the same weights for every seed, so fresh seeds differ in the order of the "
+        "data alone. That is right for weights that it loads; draw others from the global generators of torch, NumPy "
+        "or `random`, and seed none of these."
+    )
 
 
 def _of_shared(workload: Workload, examples: Examples, name: str) -> str | None:

@@ -3,9 +3,11 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from helpers.made_workload import own_folder
+from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from study.data.examples import Examples
@@ -16,6 +18,7 @@ GENERATOR = torch.Generator().manual_seed(0)
 X, Y = torch.randn(300, 6, generator=GENERATOR), torch.randint(2, (300,), generator=GENERATOR)
 BITS = torch.randint(2, (300, 6), generator=GENERATOR)
 TENSORS = TensorDataset(X, Y)
+X_Y = (X, Y)
 ROWS = list(zip(X, Y, strict=True))
 OTHERS = TensorDataset(torch.randn(99, 6), torch.zeros(99))
 
@@ -47,8 +50,8 @@ def pair(first, last, x=X):
     return x[first:last].clone(), Y[first:last].clone()
 
 
-def said(train, val):
-    return notes(SimpleNamespace(name="mine"), Examples(Splits(train, val, OTHERS)))
+def said(train=X_Y, val=OTHERS, model=lambda: nn.Linear(6, 2)):
+    return notes(SimpleNamespace(name="mine", model=model), Examples(Splits(train, val, OTHERS)))
 
 
 @pytest.mark.parametrize(
@@ -83,6 +86,41 @@ def test_validation_examples_that_are_training_examples_are_noted(train, val, co
     if count:
         assert f"{count} of " in found[0]
         assert "in the val split of mine are in its training split, too, so val/ errors" in found[0]
+
+
+def linear(weight=None):
+    """A layer with this weight, of numbers that are drawn or not."""
+    layer = nn.Linear(6, 2)
+    nn.init.zeros_(layer.bias)
+    if weight is not None:
+        layer.weight.data = torch.as_tensor(weight(), dtype=torch.float32)
+    return layer
+
+
+def reseeded():
+    np.random.seed(0)  # noqa: NPY002
+    return linear(lambda: np.random.normal(size=(2, 6)))  # noqa: NPY002
+
+
+@pytest.mark.parametrize(
+    ("model", "fixed"),
+    [
+        (linear, False),
+        (lambda: linear(lambda: np.random.normal(size=(2, 6))), False),  # noqa: NPY002
+        (lambda: linear(lambda: np.random.RandomState(0).normal(size=(2, 6))), True),
+        (lambda: linear(lambda: np.random.default_rng(0).normal(size=(2, 6))), True),
+        (lambda: linear(lambda: torch.randn(2, 6, generator=torch.Generator().manual_seed(0))), True),
+        (reseeded, True),
+        (lambda: nn.Sequential(reseeded(), nn.Linear(2, 2)), False),  # as a loaded backbone with a new head
+        (lambda: nn.Sequential(nn.Linear(6, 6).requires_grad_(False), reseeded()), True),
+        (lambda: linear(lambda: np.zeros((2, 6))), False),  # drawn from nothing, as a convex problem begins
+        (lambda: linear(lambda: np.ones((2, 6))), False),
+    ],
+)
+def test_the_same_weights_for_every_seed_are_noted(model, fixed):
+    found = said(model=model)
+    assert len(found) == fixed
+    assert all("mine.model() gives the same weights for every seed" in note for note in found)
 
 
 DOUBTFUL = """
