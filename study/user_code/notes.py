@@ -5,20 +5,22 @@ Shapes: N examples in a split, B examples in a batch.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Subset, TensorDataset
 
+from analysis.labels import listed
 from study.data import trees
 from study.data.examples import Examples
 from study.data.single_pass import alike
+from study.data.trees import Tree
 from study.devices import generators
-from workloads.base import Workload
+from workloads.base import Workload, optional
 
 COLUMNS = 64
 """Most numbers of each tensor of an example by which it is compared with others."""
@@ -26,10 +28,43 @@ CHANCE = 5
 """Examples of a split that may equal training examples beyond twice as many as by chance."""
 
 
-def notes(workload: Workload, examples: Examples) -> tuple[str, ...]:
-    """Sentences about a workload that the checks before a sweep accept."""
+def notes(
+    workload: Workload, examples: Examples, few: tuple[Tree, Tree], tuned: Mapping[str, float]
+) -> tuple[str, ...]:
+    """Sentences about a workload that the checks before a sweep accept.
+
+    Arguments:
+        few: inputs and targets of training examples.
+        tuned: arguments of the loss.
+    """
     found = [_of_shared(workload, examples, name) for name in ("val", "test")]
-    return tuple(filter(None, [*found, _of_start(workload)]))
+    return tuple(filter(None, [*found, _of_start(workload), _of_gradients(workload, *few, tuned)]))
+
+
+def _of_gradients(workload: Workload, inputs: Tree, targets: Tree, tuned: Mapping[str, float]) -> str | None:
+    """A note if a layer is called and its parameters get no gradient. One that is not called may serve other examples,
+    as an expert does."""
+    called: set[nn.Module] = set()
+    with generators.seeded(0):
+        model = workload.model().train()
+        layers = {name: layer for name, layer in model.named_modules() if not [*layer.children()]}
+        for layer in layers.values():
+            layer.register_forward_hook(lambda layer, *_: called.add(layer))
+        augment = optional(workload, "augment") or (lambda inputs, _: inputs)
+        outputs = trees.call(model, augment(trees.cloned(inputs), torch.Generator().manual_seed(0)))
+        workload.loss(outputs, trees.cloned(targets), **tuned).mean().backward()
+    idle = [
+        name
+        for name, layer in layers.items()
+        if layer in called and any(each.requires_grad and each.grad is None for each in layer.parameters())
+    ]
+    if not idle:
+        return None
+    return (
+        f"parameters of {listed(idle, most=3)} in the model of {workload.name} get no gradient and are not trained, "
+        "although forward calls these layers: their outputs are detached, computed under torch.no_grad(), or left out "
+        "of the loss. If this is meant, say so by requires_grad_(False)."
+    )
 
 
 def _of_start(workload: Workload) -> str | None:

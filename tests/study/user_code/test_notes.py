@@ -8,6 +8,8 @@ import pytest
 import torch
 from helpers.made_workload import own_folder
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from study.data.examples import Examples
@@ -51,7 +53,8 @@ def pair(first, last, x=X):
 
 
 def said(train=X_Y, val=OTHERS, model=lambda: nn.Linear(6, 2)):
-    return notes(SimpleNamespace(name="mine", model=model), Examples(Splits(train, val, OTHERS)))
+    mine = SimpleNamespace(name="mine", model=model, loss=lambda outputs, targets: outputs.square().mean(1))
+    return notes(mine, Examples(Splits(train, val, OTHERS)), (X[:8], Y[:8]), {})
 
 
 @pytest.mark.parametrize(
@@ -121,6 +124,45 @@ def test_the_same_weights_for_every_seed_are_noted(model, fixed):
     found = said(model=model)
     assert len(found) == fixed
     assert all("mine.model() gives the same weights for every seed" in note for note in found)
+
+
+class Parts(nn.Module):
+    """Two layers, and what connects them."""
+
+    def __init__(self, act, frozen=False):
+        super().__init__()
+        self.first, self.second, self.unused, self.act = nn.Linear(6, 6), nn.Linear(6, 2), nn.Linear(6, 2), act
+        self.first.requires_grad_(not frozen)
+
+    def forward(self, x):
+        return self.act(self, x)
+
+
+def without_gradient(self, x):
+    with torch.no_grad():
+        features = self.first(x)
+    return self.second(features)
+
+
+@pytest.mark.parametrize(
+    ("model", "which"),
+    [
+        (lambda: Parts(lambda self, x: self.second(self.first(x))), None),
+        (lambda: Parts(without_gradient), "first"),
+        (lambda: Parts(without_gradient, frozen=True), None),
+        (lambda: Parts(lambda self, x: self.second(self.first(x).detach())), "first"),
+        (lambda: Parts(lambda self, x: self.second(x) + 0 * self.first(x).argmax()), "first"),
+        (lambda: Parts(lambda self, x: checkpoint(self.second, self.first(x), use_reentrant=True)), None),
+        (lambda: Parts(lambda self, x: self.second(checkpoint(self.first, x, use_reentrant=False))), None),
+        (lambda: Parts(lambda self, x: torch.cat([self.second(x), self.unused(x[:0])])), None),  # an idle expert
+        (lambda: spectral_norm(nn.Linear(6, 2)), None),
+        (lambda: nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.1), nn.PReLU(), nn.Linear(6, 2)), None),
+    ],
+)
+def test_layers_without_a_gradient_are_noted(model, which):
+    found = said(model=model)
+    assert len(found) == (which is not None)
+    assert all(f"parameters of {which} in the model of mine get no gradient" in note for note in found)
 
 
 DOUBTFUL = """
