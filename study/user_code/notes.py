@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import Subset, TensorDataset, default_collate
 
 from analysis.labels import listed
 from study.data import trees
@@ -26,6 +26,8 @@ COLUMNS = 64
 """Most numbers of each tensor of an example by which it is compared with others."""
 CHANCE = 5
 """Examples of a split that may equal training examples beyond twice as many as by chance."""
+KEPT, SEEDS = 4, 4
+"""Examples that stay in two batches which tell whether `collate` mixes examples, and the number of such pairs."""
 
 
 def notes(
@@ -38,7 +40,36 @@ def notes(
         tuned: arguments of the loss.
     """
     found = [_of_shared(workload, examples, name) for name in ("val", "test")]
-    return tuple(filter(None, [*found, _of_start(workload), _of_gradients(workload, *few, tuned)]))
+    found += [_of_start(workload), _of_gradients(workload, *few, tuned), _of_mixing(workload, examples)]
+    return tuple(filter(None, found))
+
+
+def _of_mixing(workload: Workload, examples: Examples) -> str | None:
+    """A note if `collate` draws random numbers that mix validation examples, as mixup does: it then gives other
+    examples beside others. Examples of several shapes are left out, because they change what is drawn."""
+    count = min(KEPT, examples.count("val") // 3)
+    if examples.collate is default_collate or isinstance(examples.splits["val"], tuple) or not count:
+        return None
+    alone = [trees.leaves(examples.read("val", [number])) for number in range(3 * count)]
+    if len({tuple(leaf.shape for leaf in leaves) for leaves in alone}) > 1:
+        return None
+    items = examples.items("val", range(3 * count))
+    for seed in range(SEEDS):
+        batches = [_drawn(examples, items[:count] + items[start:][:count], seed) for start in (count, 2 * count)]
+        if None not in batches and not alike(*(trees.part(batch, slice(count)) for batch in batches)):
+            return (
+                f"{workload.name}.collate mixes examples at random, those of evaluations, too, so val/ errors are of "
+                "mixed examples. If this is not meant, let __getitem__ of the training data set draw and mix them."
+            )
+    return None
+
+
+def _drawn(examples: Examples, items: list[Any], seed: int) -> Any:
+    """The batch of some items; None if `collate` draws no random numbers for it."""
+    with generators.seeded(seed):
+        before = generators.states()
+        batch = examples.collate(items)
+        return None if generators.states() == before else tuple(batch)
 
 
 def _of_gradients(workload: Workload, inputs: Tree, targets: Tree, tuned: Mapping[str, float]) -> str | None:

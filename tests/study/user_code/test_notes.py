@@ -10,7 +10,7 @@ from helpers.made_workload import own_folder
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from study.data.examples import Examples
 from study.user_code.notes import notes
@@ -52,9 +52,9 @@ def pair(first, last, x=X):
     return x[first:last].clone(), Y[first:last].clone()
 
 
-def said(train=X_Y, val=OTHERS, model=lambda: nn.Linear(6, 2)):
+def said(train=X_Y, val=OTHERS, model=lambda: nn.Linear(6, 2), collate=None):
     mine = SimpleNamespace(name="mine", model=model, loss=lambda outputs, targets: outputs.square().mean(1))
-    return notes(mine, Examples(Splits(train, val, OTHERS)), (X[:8], Y[:8]), {})
+    return notes(mine, Examples(Splits(train, val, OTHERS), collate), (X[:8], Y[:8]), {})
 
 
 @pytest.mark.parametrize(
@@ -163,6 +163,59 @@ def test_layers_without_a_gradient_are_noted(model, which):
     found = said(model=model)
     assert len(found) == (which is not None)
     assert all(f"parameters of {which} in the model of mine get no gradient" in note for note in found)
+
+
+def mixup(items):
+    x, y = default_collate(items)
+    share, order = np.random.beta(0.2, 0.2), torch.randperm(len(x))  # noqa: NPY002
+    return share * x + (1 - share) * x[order], y
+
+
+def seldom(items):
+    return mixup(items) if np.random.rand() < 0.5 else default_collate(items)  # noqa: NPY002
+
+
+def noisy(items):
+    x, y = default_collate(items)
+    return x + torch.randn_like(x), y
+
+
+def masked(items):
+    x, y = default_collate(items)
+    return torch.where(torch.rand_like(x) < 0.3, 0.0, x), y
+
+
+def sorted_by_target(items):
+    return default_collate(sorted(items, key=lambda item: float(item[1])))
+
+
+def of_lengths(items):
+    """Padded rows of other lengths, with noise."""
+    rows = [torch.from_numpy(x[: 3 + int(abs(x[0]) * 2)]) for x, _ in items]
+    padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    lengths = [torch.rand(len(row)).sum() for row in rows]
+    return padded + torch.rand(padded.shape), torch.stack(lengths)
+
+
+ARRAYS = [(x.numpy(), 0) for x in torch.randn(99, 6, generator=GENERATOR)]
+
+
+@pytest.mark.parametrize(
+    ("collate", "mixes"),
+    [
+        (mixup, True),
+        (seldom, True),
+        (noisy, False),
+        (masked, False),
+        (sorted_by_target, False),  # draws nothing
+        (of_lengths, False),
+        (None, False),
+    ],
+)
+def test_a_collate_that_mixes_validation_examples_is_noted(collate, mixes):
+    found = said(val=ARRAYS if collate is of_lengths else OTHERS, collate=collate)
+    assert len(found) == mixes
+    assert all("mine.collate mixes examples at random, those of evaluations, too" in note for note in found)
 
 
 DOUBTFUL = """
