@@ -36,6 +36,7 @@ from study.command_line import words
 from study.commands import FLAGS, VERBS, first_page, flags_of, parser
 from study.errors import Failed, Refused
 from study.user_code import faults
+from study.user_code.compilers import uncompiled
 from study.workers import start
 
 TAKE_OVERRIDES = ("sweep", "plan", "branch", "calibrate")
@@ -49,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a terminal that lacks "µ" shows \xb5
     os.environ["MPLBACKEND"] = "agg"  # a notebook's backend, or one that is not installed, would end `report`
-    return _launched(argv) if "TORCHELASTIC_RUN_ID" in os.environ else _command(argv)
+    with uncompiled():
+        return _launched(argv) if "TORCHELASTIC_RUN_ID" in os.environ else _command(argv)
 
 
 def _launched(argv: Sequence[str]) -> int:

@@ -20,7 +20,6 @@ from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
 from study.user_code import autocast, faults
-from study.user_code.snapshots import compiled
 from workloads.base import Weights, Workload, metrics_of, optional
 from workloads.layers import whole_batch_layers
 
@@ -257,11 +256,6 @@ def _check_trainable(study: Study, workload: Workload, model: nn.Module) -> None
                 f"the parameter {name} of {study.name}'s model is not finite before training; look for torch.empty "
                 "without an initialisation, or for a division by zero in it."
             )
-    if names := compiled(workload, model):
-        raise UsageError(
-            f"{study.name} uses torch.compile ({names[0]}), whose compilers would run in every worker; leave it "
-            "out: fused trials (engine=lanes) save the same overhead."
-        )
 
 
 def values_of(

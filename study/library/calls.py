@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from study.errors import UsageError
 from study.library import consoles
 from study.library.own_workload import OwnWorkload
+from study.user_code.compilers import uncompiled
 from study.workers import start
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ def _asked(
     try:
         with ExitStack() as held:
             held.enter_context(_main_left_alone())
+            held.enter_context(uncompiled())
             start.ahead()  # while the rest is imported
             _import_quietly()
             from study.config.compose import offered

@@ -99,21 +99,6 @@ def of_modules(names: Iterable[str], digest: "Digest") -> Snapshot:
     return found
 
 
-def compiled(workload: Any, model: nn.Module) -> list[str]:
-    """The names of modules and functions that `torch.compile` made."""
-    found = [
-        name or type(module).__name__
-        for name, module in model.named_modules()
-        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
-    ]
-    if found or "torch._dynamo" not in sys.modules:
-        return found
-    digest = Digest(model)
-    of_model(model, digest)
-    of_program(workload, model, digest)
-    return digest.compiled
-
-
 def changed(before: Snapshot, after: Snapshot) -> list[str]:
     """The names whose digests differ, or that only one of two snapshots has."""
     names = dict.fromkeys([*after, *before])
@@ -165,8 +150,6 @@ class Digest:
     def __init__(self, model: nn.Module) -> None:
         self.held = {id(each): each for each in (*model.parameters(), *model.buffers(), *model.modules())}
         """The objects that were seen. It keeps them alive: another one must not take their address."""
-        self.compiled: list[str] = []
-        """Functions that `torch.compile` made."""
 
     def __call__(self, value: Any, depth: int = 0) -> Any:
         if isinstance(value, SIMPLE):
@@ -207,12 +190,8 @@ class Digest:
         elif isinstance(value, functools.partial):
             parts = [value.func, value.args, value.keywords]
         elif isinstance(value, FunctionType):
-            inner = getattr(value, "_torchdynamo_orig_callable", None)
-            if inner is not None and getattr(value, "_torchdynamo_disable", False):
-                return self(inner, depth)  # torch.compiler.disable made it
-            if inner is not None:
-                self.compiled.append(getattr(inner, "__qualname__", "a function"))
-                return ""  # the compiler's memory is no state
+            if (inner := getattr(value, "_torchdynamo_orig_callable", None)) is not None:
+                return self(inner, depth)  # the compiler's memory is no state
             cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
             parts = [value.__qualname__, value.__defaults__, value.__kwdefaults__, value.__dict__, cells]
         elif isinstance(value, nn.Module):

@@ -81,26 +81,6 @@ def test_the_last_part_of_an_evaluation_may_hold_one_example(make_study):
         check_evaluation(make_study(), Made(model), *few, CONTIGUOUS, [1024, 1025])
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize(
-    "compiled",
-    [
-        lambda: torch.compile(nn.Linear(6, 2)),
-        lambda: nn.Sequential(torch.compile(nn.Linear(6, 2))),
-        lambda: Model(torch.compile(lambda self, y: y)),
-    ],
-)
-def test_compiled_models_are_refused_before_they_compile(make_study, compiled):
-    with pytest.raises(UsageError, match=r"tiny uses torch.compile .*; leave it out"):
-        check_model(make_study(), Made(compiled), torch.randn(8, 6), torch.arange(8) % 2)
-
-
-def test_a_function_that_the_compiler_leaves_out_is_not_a_compiled_one(make_study):
-    few = torch.randn(8, 6), torch.arange(8) % 2
-    workload = Made(lambda: Model(torch.compiler.disable(lambda self, y: y)))
-    assert check_model(make_study(), workload, *few) in (CONTIGUOUS, torch.channels_last)
-
-
 def test_sparse_gradients_are_refused(make_study):
     workload = Made(lambda: nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Flatten(), nn.Linear(12, 2)))
     with pytest.raises(UsageError, match=r"momentum needs dense gradients, but .* 0.weight .* leave out sparse=True"):
