@@ -109,7 +109,7 @@ def run_all(
         WorkerError: a worker process failed.
     """
     idle = 0
-    with _Lines(lines, workers, watch, tick, iter(chores)) as supply:
+    with _Lines((_Line(line, workers, watch, tick) for line in lines), chores) as supply:
         while supply.left and (waits or idle < 2):
             trained = False
             for part, curve in workers.train(supply):
@@ -209,29 +209,29 @@ class _Part:
 class _Line:
     """Searches that follow one another, and the shard of the current one that this process trains, if any."""
 
-    def __init__(self, searches: Iterable[SearchRun]) -> None:
-        self._searches = iter(searches)
+    def __init__(self, searches: Iterable[SearchRun], workers: Workers, watch: Watch, tick: Tick) -> None:
+        self._searches, self._workers, self._watch, self._tick = iter(searches), workers, watch, tick
         self.search = next(self._searches, None)
         self.part: _Part | None = None
         self._ended: Tuner | None = None
         self._held = ExitStack()
         self._poll = -math.inf
 
-    def open(self, workers: Workers, watch: Watch, tick: Tick) -> None:
+    def open(self) -> None:
         """Claim a shard with missing trials of the first search that is not complete."""
         while self.part is None and self.search is not None and time.monotonic() >= self._poll:
             search = self.search
             folder = store.study_folder(search.results, search.study)
             view = self._ended or Tuner(search.study, store.load(folder), points=search.points)
             self._ended = None
-            watch(search, view, None)
+            self._watch(search, view, None)
             if view.complete:
                 store.gather(folder)
                 self.search = next(self._searches, None)
-            elif not self._claim(search, view, workers, watch, tick):
+            elif not self._claim(search, view):
                 self._poll = time.monotonic() + POLL  # other processes train the missing trials
 
-    def _claim(self, search: SearchRun, view: Tuner, workers: Workers, watch: Watch, tick: Tick) -> bool:
+    def _claim(self, search: SearchRun, view: Tuner) -> bool:
         """Claim a free shard. Raises Held if it is the whole search."""
         folder, count = store.study_folder(search.results, search.study), search.shards
         for shard in (Shard((search.first_shard + index) % count, count) for index in range(count)):
@@ -243,7 +243,7 @@ class _Line:
                 if count == 1:
                     raise
                 continue
-            self.part = _Part(search, claim, workers, watch, tick)
+            self.part = _Part(search, claim, self._workers, self._watch, self._tick)
             return True
         return False
 
@@ -273,16 +273,8 @@ class _Lines:
         errors: of the searches that fit on no worker.
     """
 
-    def __init__(
-        self,
-        lines: Sequence[Iterable[SearchRun]],
-        workers: Workers,
-        watch: Watch,
-        tick: Tick,
-        chores: Iterator[object],
-    ) -> None:
-        self._lines, self._chores = [_Line(line) for line in lines], chores
-        self._workers, self._watch, self._tick = workers, watch, tick
+    def __init__(self, lines: Iterable[_Line], chores: Iterable[object]) -> None:
+        self._lines, self._chores = list(lines), iter(chores)
         self.errors: list[TrialTooLarge] = []
 
     def __enter__(self) -> Self:
@@ -323,7 +315,7 @@ class _Lines:
     def _next_part(self, line: _Line) -> _Part | None:
         """What this process trains of a line whose open search, if there is one, is over."""
         line.close()
-        line.open(self._workers, self._watch, self._tick)
+        line.open()
         return line.part
 
     def do_chores(self) -> None:
