@@ -247,21 +247,18 @@ def _settled(job: Job, checked: CheckedWorkload) -> Job:
     apart = 1 if on_cpu else max(1, slots(placement.device) // devices)  # workers with devices of their own
     workers = min(placement.workers or 1, apart * most_workers(fits * processes, checked.saved, memory))
     chunk = micro_batch(_most_evaluated(job.study, checked, on_cpu), checked.evaluated, memory)
-    study = store.continued(job.results, job.study)
-    study = replace(study, micro_batch=None if fits == largest else fits, evaluation_chunk=chunk)
-    begun = store.held(job.results, study)
-    if begun:  # the recorded micro-batch and arithmetic stay, even on another device
-        search = store.most(study.search, begun[0]["search"])
-        study = replace(study, search=search, **{name: begun[0][name] for name in store.SETTLED})
+    study = replace(job.study, micro_batch=None if fits == largest else fits, evaluation_chunk=chunk)
+    recorded = _as_begun(replace(job, study=study)).study  # its micro-batch and arithmetic stay, on other devices, too
+    study = replace(recorded, arithmetic=study.arithmetic)
     model = checked.workload.model()
     check_parts(study, model, devices, checked.state.training, optional(checked.workload, "weights") is not None)
     inputs, targets = checked.few
     for part in small_parts(study, model, devices):
         check_model(study, checked.workload, first(inputs, part), first(targets, part))
-    recorded = replace(study, arithmetic=begun[0]["arithmetic"]) if begun else None
     whole = None if devices == 1 and not checked.streamed else "its data are streamed, or it has several devices"
     why = checked.state.reason or whole
-    if recorded and (placement.name == "auto" or (placement.name == "lanes" and fused(recorded))):
+    begun = store.held(job.results, study) is not None
+    if begun and (placement.name == "auto" or (placement.name == "lanes" and fused(recorded))):
         study = recorded
         if why and fused(recorded):
             cure = "leave out engine.devices and engine.data_memory, or choose" if why == whole else "choose"
