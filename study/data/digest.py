@@ -63,8 +63,8 @@ def changed(one: Mapping[str, float], other: Mapping[str, float]) -> list[str]:
 
 
 def checked(workload: Workload, splits: Splits, expected: Mapping[str, float]) -> Splits:
-    """The splits. Raises Refused if their digest is not the expected one, which another process computed."""
-    if differing := changed(expected, digest(workload, splits)):
+    """The splits. Raises Refused if their digest is not the expected one of another process; empty: any."""
+    if differing := changed(expected, digest(workload, splits)) if expected else []:
         verb = "differ" if len(differing) > 1 else "differs"
         raise Refused(
             f"splits() of {workload.name} gives other data in each process ({named(differing)} {verb}): it draws from "

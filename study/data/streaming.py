@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from study.data import trees
+from study.data import digest, trees
 from study.data.examples import Examples, Request, splits_of
 from study.data.hardest import Hardest
 from study.data.order import Batches
@@ -168,11 +168,14 @@ def needed(splits: Splits, device: str, gigabytes: float | None) -> bool:
     return len(held) < len(splits) or sum(map(trees.nbytes, held)) > most
 
 
-def of_workload(workload: Workload, device: str, gigabytes: float | None, loaders: int) -> Source:
-    """The data of a workload for the engines, in the layout that its model takes."""
+def of_workload(
+    workload: Workload, device: str, gigabytes: float | None, loaders: int, expected: Mapping[str, float] | None = None
+) -> Source:
+    """The data of a workload for the engines, in the layout that its model takes. Raises Refused if their digest is not
+    the `expected` one of another process; None: any."""
     # Make the splits on the CPU, because they may not fit on the device. Keep no local variable of them, which would
     # hold their memory beside the source made of them.
-    return source(splits_of(workload), device, gigabytes, loaders, workload)
+    return source(digest.checked(workload, splits_of(workload), expected or {}), device, gigabytes, loaders, workload)
 
 
 def source(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from study.engine.checkpoints import Pace
     from study.engine.cost import Cost
     from study.engine.serial import Proposals
-    from workloads.base import Splits, Workload
+    from workloads.base import Workload
 
 
 TOLD = 1.0
@@ -273,8 +273,7 @@ class _Worker:
     """The state of a process that lasts from order to order: device, team and data of the latest workload."""
 
     def __init__(self, pipe: Connection | None, setting: Setting, team: Team, device: str) -> None:
-        self.pipe, self.placement, self.team, self.device = pipe, setting.placement, team, device
-        self._setting, self._digests = setting, setting.data
+        self.pipe, self._setting, self.team, self.device = pipe, setting, team, device
         self._teams: dict[int, Team | None] = {}
         self._loaded: dict[str, tuple[Workload, Source]] = {}
 
@@ -292,7 +291,7 @@ class _Worker:
             team = self._team_for(order.study, self._load(order.study)[0])
             if team is None:
                 return  # the batch is too small to give this rank a part
-            pace = Pace(self.placement.checkpoint_minutes, team.broadcast)
+            pace = Pace(self._setting.placement.checkpoint_minutes, team.broadcast)
             parent = _Parent(self.pipe, team, pace, order if isinstance(order, messages.Train) else None)
             with recording(order.records):
                 self._carry_out(order, team, parent)
@@ -364,26 +363,18 @@ class _Worker:
         yield from train.train(study, workload, data.shared(team), proposals, *how)
 
     def _load(self, study: Study) -> tuple[Workload, Source]:
-        """The study's workload and data. Loading them releases the data of the workload before, to save memory."""
+        """The study's workload and data. Loading them releases the data of the workload before, to save memory.
+        Raises Refused if the data are not those of the parent."""
         from study.data import streaming
         from workloads.base import build
 
         key = workload_key(study)
         if key not in self._loaded:
             self._loaded.clear()
-            workload = build(study.workload)
-            reading = (self.device, self.placement.data_memory, self.placement.loaders)
-            # Make the splits on the CPU, because they may not fit on the device. Keep no local variable of them, which
-            # would hold their memory beside the source made of them.
-            self._loaded[key] = workload, streaming.source(self._splits(study, workload), *reading, workload)
+            workload, how = build(study.workload), self._setting.placement
+            reading = self.device, how.data_memory, how.loaders, self._setting.data.get(key)
+            self._loaded[key] = workload, streaming.of_workload(workload, *reading)
         return self._loaded[key]
-
-    def _splits(self, study: Study, workload: Workload) -> Splits:
-        """The workload's splits. Raises Refused if they are not those of the parent."""
-        from study.data import digest
-        from study.data.examples import splits_of
-
-        return digest.checked(workload, splits_of(workload), self._digests.get(workload_key(study), {}))
 
     def _team_for(self, study: Study, workload: Workload) -> Team | None:
         """The ranks that share the study's batch; None if the batch is too small to give this rank a part."""
