@@ -95,6 +95,12 @@ def transfers(
         left_out += [f"{', '.join(key)}: {reason}." for reason in refused]
     if not found:
         raise UsageError(" ".join(left_out))
+    check(found)
+    return found, left_out
+
+
+def check(found: Sequence[Transfers]) -> None:
+    """Raise Refused if trainings beside those on file cannot be made: code, data or the configuration forbid them."""
     whole_sweep.check_changes([each.job for each in found if each.missing], lambda _: True)
     for each in found:
         if each.missing and (why := whole_sweep.refusal(each.job)):
@@ -102,7 +108,6 @@ def transfers(
         workload = build(each.job.study.workload)
         for study in each.studies:
             preflight.check_names(study, workload)
-    return found, left_out
 
 
 def recorded(results: Path, verb: str) -> list[Study]:

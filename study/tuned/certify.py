@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from study import store, whole_sweep
-from study.config import preflight
+from study import whole_sweep
 from study.config.jobs import Job
 from study.devices.placement import Placement
 from study.errors import UsageError
@@ -18,8 +17,8 @@ from study.noise.tuned_run import asked, of_each_curve
 from study.records import Study
 from study.search import stages
 from study.search.tuner import Tuner
-from study.transfer import Transfers, recorded
-from workloads.base import build, importable
+from study.transfer import Transfers, check, recorded
+from workloads.base import importable
 
 SEEDS = 20
 
@@ -64,18 +63,13 @@ def certificates(
     if not chosen:
         raise UsageError(f"{' '.join(left_out)} Finish the sweep, choose a looser goal, or another --batch-size.")
     found = [_certified(job, request) for job in whole_sweep.settled(chosen)]
-    whole_sweep.check_changes([each.job for each in found if each.missing], lambda _: True)
-    for each in found:
-        if each.missing and (why := whole_sweep.refusal(each.job)):
-            raise store.StoreError(why)
-        preflight.check_names(each.studies[0], build(each.job.study.workload))
+    check(found)
     return found, left_out
 
 
 def _certified(job: Job, request: CertifyRequest) -> Transfers:
     best = whole_sweep.tuned(job)
     assert best is not None
-    assert best.tuned is not None
     steps = request.steps or tuned_steps(job, best)
     budget = best.study.train_steps
     if steps > budget:
