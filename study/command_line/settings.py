@@ -1,12 +1,15 @@
-"""The settings that `sweep --help` shows: the groups, and the keys that matter most."""
+"""The settings that `sweep --help` shows: the groups, and the keys that matter most; and what several verbs take."""
 
 import argparse
 import re
 import textwrap
 from collections.abc import Mapping
 
+from analysis.counting import Goal
 from study.config.choices import GROUPS
+from study.config.paths import path
 from study.config.schema import every_key
+from study.errors import UsageError
 
 MATTER = {
     "batch_size": "64,256",
@@ -77,3 +80,18 @@ def plan_or_json_arguments(verb: argparse.ArgumentParser) -> None:
     either = verb.add_mutually_exclusive_group()
     plan_argument(either)
     either.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+
+
+def training_arguments(verb: argparse.ArgumentParser) -> None:
+    """Of verbs that train beside a finished sweep."""
+    verb.add_argument("--config-dir", type=path, help="folder of your own workload, as for its sweep")
+    verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
+    verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one per core or GPU")
+
+
+def goal(text: str) -> Goal:
+    """A goal of the command line. Raises UsageError."""
+    try:
+        return Goal.parse(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from error

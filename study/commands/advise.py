@@ -16,7 +16,7 @@ from rich.console import Console
 
 from analysis.counting import Goal
 from analysis.units import TOKENS, tokens_in
-from study.command_line import as_json
+from study.command_line import as_json, settings
 from study.config.paths import path
 from study.errors import UsageError
 
@@ -180,10 +180,7 @@ class AdviceRequest:
             raise UsageError(f"--allreduce-ms must be at least 0 milliseconds, but got {options.allreduce_ms:g}.")
         from study.devices.placement import usable
 
-        try:
-            goal = None if options.goal is None else Goal.parse(options.goal)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
+        goal = None if options.goal is None else settings.goal(options.goal)
         return cls(
             devices=device_counts(options.gpus),
             step_seconds=None if options.step_ms is None else entered_times(options.step_ms),

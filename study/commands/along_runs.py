@@ -144,9 +144,7 @@ def _one_step(tables: Mapping[str, pd.DataFrame]) -> Shown:
 
 def branch_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("overrides", nargs="*", metavar="RESULTS or key=value", help="what to branch from, and how")
-    verb.add_argument("--config-dir", type=path, help="folder of your own workload, as for its sweep")
-    verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
-    verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one per core or GPU")
+    settings.training_arguments(verb)
     settings.mix_argument(verb)
     settings.plan_or_json_arguments(verb)
     verb.epilog = HELP

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from study.command_line import as_json
+from study.command_line import as_json, settings
 from study.config.paths import path
 from study.devices.imports import uncollected
 
@@ -122,15 +122,11 @@ def _compared(data: ReportData, notes: bool) -> list[str]:
 
 def report(options: argparse.Namespace, console: Console) -> None:
     """`study report`: rebuild the report of one or several results folders."""
-    from analysis.counting import Goal
     from analysis.report.build import Asked
     from analysis.report.other_goals import folder
     from study.errors import UsageError
 
-    try:
-        goals = [Goal.parse(text) for text in options.goal]
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    goals = [settings.goal(text) for text in options.goal]
     output = options.output or (options.results[0] if len(options.results) == 1 else REPORT)
     if goals and not options.output:
         output = folder(output, goals)

@@ -4,7 +4,7 @@ import argparse
 
 from rich.console import Console
 
-from study.command_line.settings import mix_argument, plan_argument
+from study.command_line.settings import mix_argument, plan_argument, training_arguments
 from study.config.paths import path
 
 
@@ -22,11 +22,9 @@ def rules_arguments(verb: argparse.ArgumentParser) -> None:
         "--rules", metavar="a,b", help="constant, square_root, linear; with _half_life for Adam; default: all"
     )
     verb.add_argument("--seeds", type=int, default=10, metavar="N", help="trainings of each configuration; default: 10")
-    verb.add_argument("--config-dir", type=path, help="folder of your own workload, as for its sweep")
-    verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
+    training_arguments(verb)
     mix_argument(verb)
     plan_argument(verb)
-    verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one per core or GPU")
 
 
 def rules(options: argparse.Namespace, console: Console) -> None:

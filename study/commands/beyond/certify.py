@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from study.command_line import as_json
-from study.command_line.settings import plan_or_json_arguments
+from study.command_line import as_json, settings
 from study.config.paths import path
 
 if TYPE_CHECKING:
@@ -43,10 +42,8 @@ def certify_arguments(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--workload", metavar="NAME", help="only this one; default: each")
     verb.add_argument("--optimizer", metavar="NAME", help="only this one; default: each")
-    verb.add_argument("--config-dir", type=path, help="folder of your own workload, as for its sweep")
-    verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
-    verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one per core or GPU")
-    plan_or_json_arguments(verb)
+    settings.training_arguments(verb)
+    settings.plan_or_json_arguments(verb)
 
 
 def certify(options: argparse.Namespace, console: Console) -> None:
@@ -63,7 +60,7 @@ def certify(options: argparse.Namespace, console: Console) -> None:
 
     if options.gap is not None and not options.gap > 0:
         raise UsageError(f"--gap must be above 0, but got {options.gap:g}.")
-    goal = _goal(options.goal)
+    goal = None if options.goal is None else settings.goal(options.goal)
     request = CertifyRequest(options.seeds, options.batch_size, options.steps, options.workload, options.optimizer)
     placement = Placement(device=options.device, workers=options.workers)
     found, left_out = planned(options.results, request, placement, options.config_dir)
@@ -83,17 +80,6 @@ def certify(options: argparse.Namespace, console: Console) -> None:
         return
     show.measured(console, {"Certificates": certificates.overview(rows)}, [*said, RULE], doubts)
     show.link(console, page)
-
-
-def _goal(text: str | None) -> Goal | None:
-    """The goal of the command line; None: that of each sweep. Raises UsageError."""
-    from analysis.counting import Goal
-    from study.errors import UsageError
-
-    try:
-        return None if text is None else Goal.parse(text)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def _check_measured(found: Sequence[Transfers], goal: Goal | None) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from study.command_line import as_json
-from study.command_line.settings import mix_argument, plan_or_json_arguments
+from study.command_line.settings import mix_argument, plan_or_json_arguments, training_arguments
 from study.config.paths import path
 
 if TYPE_CHECKING:
@@ -45,10 +45,8 @@ def verify_arguments(verb: argparse.ArgumentParser) -> None:
         "(default with beta2) or linear (default without)",
     )
     _curve_arguments(verb)
-    verb.add_argument("--config-dir", type=path, help="folder of your own workload, as for its sweep")
-    verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
+    training_arguments(verb)
     mix_argument(verb)
-    verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one per core or GPU")
     plan_or_json_arguments(verb)
 
 
