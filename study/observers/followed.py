@@ -28,10 +28,9 @@ class Followed:
     def look(self) -> None:
         """Tell of the trials that finished since the last look, and that time has passed."""
         for folder, results in self._searches():
-            new = self._new(folder)
-            study = Study.from_question(store.read(folder / "study.json")["question"]) if new else None
-            if study is None:
+            if not (new := self._new(folder)):
                 continue
+            study = Study.from_question(store.read(folder / "study.json")["question"])
             known = self._known[folder]
             tuner, search = Tuner(study, known), search_of(study, results, 0.0)
             state, best = state_of(tuner), None
