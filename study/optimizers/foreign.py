@@ -23,9 +23,8 @@ ANY_NUMBER, ANY_NAME = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_K
 TESTS = (
     "TO_BOOL",
     "UNARY_NOT",
-    *(f"POP_JUMP_{way}IF_{what}" for way in ("", "FORWARD_") for what in ("TRUE", "FALSE")),
+    *(f"POP_JUMP_{way}IF_{what}" for way in ("", "FORWARD_") for what in ("TRUE", "FALSE", "NONE", "NOT_NONE")),
 )
-TESTS += tuple(f"POP_JUMP_{way}IF_{what}" for way in ("", "FORWARD_") for what in ("NONE", "NOT_NONE"))
 """Instructions that test the value before them, by their names in several versions of Python."""
 
 
