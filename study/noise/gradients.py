@@ -71,14 +71,17 @@ class Gradients:
             return torch.ones(trees.count(targets), device=self.run.data.device)
         return self.run.weigh(targets)
 
+    def losses(self, inputs: Tree, targets: Tree) -> Tensor:
+        """The loss of each example [m], without its weight."""
+        outputs = forward(self.run.study, self.model, trees.cloned(inputs))
+        return self.run.workload.loss(outputs, trees.cloned(targets), **self.run.loss_hyperparameters)
+
     def of_batch(self, number: int, inputs: Tree, targets: Tree) -> Tensor:
         """The gradient [P] of the mean of the weighted losses of some examples; `number` seeds their dropout."""
         set_keys(self.keyed, self.key, number)
         generators.seed(layer_key(self.key, number, -2), self.run.data.device)
-        weights = self.weights(targets)
-        outputs = forward(self.run.study, self.model, trees.cloned(inputs))
-        losses = self.run.workload.loss(outputs, trees.cloned(targets), **self.run.loss_hyperparameters)
-        found = torch.autograd.grad((losses * weights).mean(), list(self.trained.values()), allow_unused=True)
+        loss = (self.weights(targets) * self.losses(inputs, targets)).mean()
+        found = torch.autograd.grad(loss, list(self.trained.values()), allow_unused=True)
         return _flat(found, self.trained, ())
 
     def of_each(self, number: int, inputs: Tree, targets: Tree) -> Iterator[Tensor]:

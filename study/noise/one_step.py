@@ -14,7 +14,6 @@ from torch import Tensor
 from study.data import trees
 from study.data.order import Batches, places
 from study.devices import generators
-from study.engine.evaluation import forward
 from study.engine.serial import Run
 from study.noise.gradients import Gradients
 from study.noise.point import Form
@@ -72,8 +71,7 @@ class Objective:
                 inputs, targets = self._read(number, part)
                 set_keys(self.gradients.keyed, self.gradients.key, part)
                 generators.seed(self.gradients.key, self.run.data.device)
-                outputs = forward(self.run.study, self.model, trees.cloned(inputs))
-                losses = self.run.workload.loss(outputs, trees.cloned(targets), **self.run.loss_hyperparameters)
+                losses = self.gradients.losses(inputs, targets)
                 weights = self.gradients.weights(targets).double()
                 total, weight = total + float((losses.double() * weights).sum()), weight + float(weights.sum())
         self.model.train()
