@@ -25,6 +25,12 @@ def cost_steps(study: Study) -> int:
     return study.first_steps if end is None else math.ceil(study.phases.examples(end) / study.batch_size)
 
 
+def parts_of(shares: Sequence[Sequence[slice]], batch_size: int) -> tuple[tuple[int, ...], ...]:
+    """`Cost.parts` of a batch that is divided into these shares (`study.data.order.places`)."""
+    parts = tuple(tuple(part.stop - part.start for part in taken) for taken in shares)
+    return () if parts == ((batch_size,),) else parts
+
+
 @dataclass(frozen=True)
 class Cost:
     """Measured seconds, with every worker busy.

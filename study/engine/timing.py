@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from study.data.resident import Data, Source
-from study.engine.cost import Cost, least_seconds
+from study.engine.cost import Cost, least_seconds, parts_of
 from study.engine.evaluation import Log, Predict, initial_model, kinds
 from study.engine.evaluation import measure as measure_errors
 from study.engine.lanes import SEGMENT_STEPS, Lanes
@@ -80,12 +80,10 @@ def plain_cost(
     """
     run = Run(study, workload, data, usual_trial(study, 0), micro_batch)
     step = update_seconds(run)
-    parts = tuple(tuple(part.stop - part.start for part in taken) for taken in run.shares)
-    if neighbour is None or max(1, len(neighbour.parts)) != len(parts):  # ranks share an evaluation
-        cost = cost_of(run.log, step, run.predict)
-    else:
-        cost = replace(neighbour, step=step, parts=())
-    return cost if parts == ((study.batch_size,),) else replace(cost, parts=parts)
+    parts = parts_of(run.shares, study.batch_size)
+    if neighbour is None or max(1, len(neighbour.parts)) != max(1, len(parts)):  # ranks share an evaluation
+        return replace(cost_of(run.log, step, run.predict), parts=parts)
+    return replace(neighbour, step=step, parts=parts)
 
 
 def cost_of(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from study.data.order import places
 from study.engine.arithmetic import fused
-from study.engine.cost import Cost
+from study.engine.cost import Cost, parts_of
 from study.records import Study
 from study.workers.pool import TrialTooLarge, curve
 
@@ -74,9 +74,5 @@ def predicted(study: Study, measured: Mapping[int, Cost], devices: int = 1) -> C
     low = max((size for size in measured if APART * size <= high), default=min(measured))
     each = max(0.0, (measured[high].step - measured[low].step) / (high - low))
     step = measured[high].step + each * (study.batch_size - high)
-    parts = tuple(
-        tuple(part.stop - part.start for part in taken)
-        for taken in places(study.batch_size, devices, study.micro_batch)
-    )
-    whole = parts == ((study.batch_size,),)
-    return replace(measured[high], step=step, parts=() if whole else parts, predicted_from=(low, high))
+    parts = parts_of(places(study.batch_size, devices, study.micro_batch), study.batch_size)
+    return replace(measured[high], step=step, parts=parts, predicted_from=(low, high))
