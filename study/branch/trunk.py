@@ -24,7 +24,10 @@ from study.engine.evaluation import measure as measure_errors
 from study.engine.serial import Run
 from study.engine.timing import update_seconds
 from study.errors import Failed, UsageError
-from study.noise.tuned_run import (
+from study.records import COMMAND, PLAIN, Study, Trial
+from study.store import now, trunks
+from study.transfer import recorded
+from study.tuned.runs import (
     asked,
     begun,
     check_unchanged,
@@ -36,9 +39,6 @@ from study.noise.tuned_run import (
     spread,
     tuned_search,
 )
-from study.records import COMMAND, PLAIN, Study, Trial
-from study.store import now, trunks
-from study.transfer import recorded
 from workloads.base import Workload, importable
 
 LOSS = "cross_entropy_error"

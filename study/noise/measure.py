@@ -20,8 +20,9 @@ from study.noise import one_step
 from study.noise.gradients import Gradients
 from study.noise.point import BLOCKS, measured
 from study.noise.preconditioner import preconditioner
-from study.noise.tuned_run import NOISE, ONE_STEP, TunedRun, retrain
+from study.noise.tuned_run import NOISE, ONE_STEP, TunedRun
 from study.store import noise, now
+from study.tuned.runs import retrain
 
 PACKAGES = ("torch", "numpy")
 TIMED = 256

@@ -13,11 +13,11 @@ from study import whole_sweep
 from study.config.jobs import Job
 from study.devices.placement import Placement
 from study.errors import UsageError
-from study.noise.tuned_run import asked, of_each_curve
 from study.records import Study
 from study.search import stages
 from study.search.tuner import Tuner
 from study.transfer import Transfers, check, recorded
+from study.tuned.runs import asked, of_each_curve
 from workloads.base import importable
 
 SEEDS = 20

@@ -7,6 +7,7 @@ import pytest
 
 from study.__main__ import main
 from study.noise import measure, tuned_run
+from study.tuned import runs
 
 SWEEP = [
     "sweep",
@@ -102,7 +103,7 @@ def test_refusals_say_what_to_change(words, why, swept, says):
 
 def test_a_workload_that_changed_is_refused(swept, says, monkeypatch):
     changes = {(swept, "mlp_digits", "adam"): "its code changed (mine.py)"}
-    monkeypatch.setattr(tuned_run.fingerprint, "changes", lambda jobs: changes)
+    monkeypatch.setattr(runs.fingerprint, "changes", lambda jobs: changes)
     said = says("noise", swept, "--examples", 70, status=2)
     why = "holds trials of another mlp_digits: its code changed (mine.py); undo the change to measure its gradients."
     assert why in said
