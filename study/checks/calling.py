@@ -1,7 +1,7 @@
 """Checks a workload on a few examples before anything trains; refusals name the line of its author's code."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from study.errors import Refused, UsageError
 from study.records import Study
 from study.space import middle
 from study.user_code import faults
-from workloads.base import Workload
+from workloads.base import PerExample, Workload
 from workloads.data.fetching import DataError
 
 FEW = 8
@@ -55,16 +55,13 @@ CURES = (
 )
 """For messages of torch that name no cure: part of a message -> the rule and the cure."""
 
-Metric = Callable[[Any, Tensor], Tensor]
-"""(outputs, targets) -> a number per example [B]."""
-
 
 def in_the_loss(study: Study, workload: Workload) -> dict[str, float]:
     """The tuned arguments of the workload's loss, in the middle of the search space."""
     return {name: value for name, value in middle(study.search.space).items() if name in workload.hyperparameters}
 
 
-def loss_of(study: Study, workload: Workload) -> Metric:
+def loss_of(study: Study, workload: Workload) -> PerExample:
     """The loss with its tuned arguments."""
     return partial(workload.loss, **in_the_loss(study, workload))
 

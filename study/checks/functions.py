@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from study.checks import broadcast
-from study.checks.calling import FEW, Metric, calling, loss_of
+from study.checks.calling import FEW, calling, loss_of
 from study.checks.model import (
     augmented,
     built,
@@ -32,7 +32,7 @@ from study.data.trees import Tree
 from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
-from workloads.base import Workload, cross_entropy_error, optional
+from workloads.base import PerExample, Workload, cross_entropy_error, optional
 
 RELATIVE, OF_SCALE = 1e-5, 1e-6
 """Largest difference by rounding: relative to a number, plus relative to the largest number of the check."""
@@ -184,7 +184,7 @@ def _pool(
     return Pool(trees.mapped(enlarged, outputs), labels, moving, count)
 
 
-def _check_alone(study: Study, name: str, function: Metric, pool: Pool, kind: str) -> None:
+def _check_alone(study: Study, name: str, function: PerExample, pool: Pool, kind: str) -> None:
     """Raise UsageError if a number of an example depends on other examples. Two outputs are tried: those of the model,
     and noisy ones where the function takes them: many initial models give the same outputs for all examples."""
     Check(study, name, function, pool, kind).run()
@@ -209,7 +209,7 @@ def _check_alone(study: Study, name: str, function: Metric, pool: Pool, kind: st
 class Check:
     """The check of one function on one pool. Attributes are the arguments of `_check_alone`."""
 
-    def __init__(self, study: Study, name: str, function: Metric, pool: Pool, kind: str) -> None:
+    def __init__(self, study: Study, name: str, function: PerExample, pool: Pool, kind: str) -> None:
         self.study, self.name, self.function, self.pool, self.kind = study, name, function, pool, kind
         self.count = trees.count(pool.targets)
         few = min(FEW, self.count)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from study.checks import broadcast
-from study.checks.calling import FEW, Metric, calling, cure_of_number, cure_of_shape, loss_of
+from study.checks.calling import FEW, calling, cure_of_number, cure_of_shape, loss_of
 from study.checks.treatments import check_registered
 from study.data import trees
 from study.data.resident import EVALUATION_CHUNK
@@ -20,7 +20,7 @@ from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
 from study.user_code import autocast, faults
-from workloads.base import Weights, Workload, metrics_of, optional
+from workloads.base import PerExample, Weights, Workload, metrics_of, optional
 from workloads.layers import whole_batch_layers
 
 SPREAD = 16
@@ -259,7 +259,7 @@ def _check_trainable(study: Study, workload: Workload, model: nn.Module) -> None
 
 
 def values_of(
-    study: Study, name: str, function: Metric, outputs: Any, targets: Tree, few: str, finite: bool = True
+    study: Study, name: str, function: PerExample, outputs: Any, targets: Tree, few: str, finite: bool = True
 ) -> Tensor:
     """The loss, errors or weights [B] of copies of these outputs and targets; `finite`: they must be.
 
@@ -280,7 +280,7 @@ def values_of(
     return values
 
 
-def of_targets(weights: Weights) -> Metric:
+def of_targets(weights: Weights) -> PerExample:
     """Weights as a function of outputs and targets."""
     return lambda outputs, targets: weights(targets)
 

@@ -1,10 +1,10 @@
 """Judges the values of a workload's data before anything trains: numbers that are not finite, and rare labels.
 
 Loss, errors and weights are called on the examples that are most likely to be wrong, and a fault is located.
-Shapes: N examples in a split, K examples that are judged.
+Shapes: N examples in a split.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,15 +16,12 @@ from study.data.examples import Examples
 from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
-from workloads.base import Workload, optional
+from workloads.base import PerExample, Workload, optional
 
 MOST_VALUES = 1024
 """Distinct labels that are judged; of more, evenly spaced ones, the smallest and the largest among them."""
 MOST_OUTPUTS = 2**24
 """Numbers in the outputs that are judged at once."""
-
-Judge = Callable[[Any, Any], Any]
-"""(outputs, targets) -> a number per example [K]."""
 
 
 def check_values(study: Study, workload: Workload, examples: Examples) -> None:
@@ -42,7 +39,7 @@ def check_values(study: Study, workload: Workload, examples: Examples) -> None:
             _check_labels(study, workload, model, name, examples)
 
 
-def _judges(study: Study, workload: Workload, training: bool) -> dict[str, Judge]:
+def _judges(study: Study, workload: Workload, training: bool) -> dict[str, PerExample]:
     """The workload's functions of the outputs in training, or of those in evaluation."""
     weights = optional(workload, "weights" if training else "error_weights")
     weighing = {"weights" if training else "error_weights": lambda _, targets: weights(targets)} if weights else {}
@@ -141,7 +138,7 @@ def _check_labels(study: Study, workload: Workload, model: nn.Module, name: str,
 
 
 def _judged(
-    study: Study, name: str, what: str, judge: Judge, outputs: Any, targets: trees.Tree, indices: Sequence[int]
+    study: Study, name: str, what: str, judge: PerExample, outputs: Any, targets: trees.Tree, indices: Sequence[int]
 ) -> None:
     """Raise UsageError if a function fails or is not finite for one of the examples with these indices."""
 
