@@ -261,7 +261,8 @@ def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConf
     if any(map(FOREIGN.match, names)):
         _refuse_unknown(names, [*extra, *choices], [CONF, *beside])
     # Set such keys after composing: Hydra takes a key named like a folder in --config-dir for a choice in that folder.
-    aside = {each.key_or_group: each.value() for each in values if _is_among(beside, each.key_or_group)}
+    alike = {name for name in names if any((folder / name).is_dir() for folder in beside)}
+    aside = {name: each.value() for name, each in zip(names, values, strict=True) if name in alike}
     # `+key=value` of a declared key means the same as `key=value`; Hydra refuses keys that nothing declares.
     texts = {name: str(override.input_line).lstrip("+") for name, override in zip(names, values, strict=True)}
     final = [f"++{text}" if OPEN.fullmatch(name) else text for name, text in texts.items() if name not in aside]
@@ -369,11 +370,6 @@ def _options(roots: Iterable[Path], group: str) -> list[str]:
     return [str(path.relative_to(folder).with_suffix("")) for path, folder in paths] + [
         Path(name).stem for name in stored
     ]
-
-
-def _is_among(folders: Iterable[Path], name: str) -> bool:
-    """Whether one of the folders holds a folder of this name."""
-    return any((folder / name).is_dir() for folder in folders)
 
 
 def _keys(tree: Any, prefix: str = "") -> list[str]:

@@ -116,7 +116,8 @@ def compared(held: Fingerprint, known: Fingerprint) -> list[str]:
             said.append(f"{whose} changed ({', '.join(files)})")
     if splits := digest.changed(held, known):
         said.append(f"its data changed ({digest.named(splits)})")
-    if any(key.startswith("weights ") and not _same_weights(held, known, key) for key in held.keys() & known.keys()):
+    pairs = [(held[key], known[key]) for key in held.keys() & known.keys() if key.startswith("weights ")]
+    if not all(math.isclose(*pair, rel_tol=digest.TOLERANCE, abs_tol=digest.TOLERANCE) for pair in pairs):
         said.append("the initial weights of its model changed")
     # Older fingerprints have only these. They follow from code, data and weights.
     keys = [key for key in held if key in known and key.startswith(("parameters", "mean ", "untrained "))]
@@ -133,10 +134,6 @@ def _files_changed(held: Fingerprint, known: Fingerprint, key: str) -> list[str]
         return []
     names = [each for each in {**held, **known} if each.startswith(f"{key} ")]
     return [each.removeprefix(f"{key} ") for each in sorted(names) if held.get(each) != known.get(each)]
-
-
-def _same_weights(held: Fingerprint, known: Fingerprint, key: str) -> bool:
-    return math.isclose(held[key], known[key], rel_tol=digest.TOLERANCE, abs_tol=digest.TOLERANCE)
 
 
 def _alike(one: float, other: float) -> bool:

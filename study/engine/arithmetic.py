@@ -21,7 +21,7 @@ class Arithmetic:
     """One way to compute the steps of a study.
 
     Attributes:
-        can: (model, study) -> whether it computes the study correctly, given that the study is `fusible`.
+        can: (model, study) -> whether it computes the study correctly, given that it is not `unfusible`.
         pays: (model, study, device) -> whether `engine=auto` uses it. A rule of model, batch size and kind of device or
             processor, never of the clock, because the choice determines the last bits of a curve.
         stack: (model, study, rows, treatments of its parameters, frozen parameters that differ between trials) -> a
@@ -61,17 +61,12 @@ def candidates(model: nn.Module, study: Study, device: str, forced: bool = False
     able = [
         name
         for name, each in ARITHMETICS.items()
-        if each.can(model, study) and (each.stack is None or fusible(model, study))
+        if each.can(model, study) and (each.stack is None or unfusible(model, study) is None)
     ]
     paying = [name for name in able if ARITHMETICS[name].pays(model, study, device)]
     if not forced:
         return paying
     return sorted(able, key=lambda name: (ARITHMETICS[name].stack is None, name not in paying))
-
-
-def fusible(model: nn.Module, study: Study) -> bool:
-    """Whether a stack can compute this study."""
-    return unfusible(model, study) is None
 
 
 def unfusible(model: nn.Module, study: Study) -> str | None:

@@ -110,12 +110,8 @@ class Log:
         return Curve(self.trial, self.first_bad_step, steps, errors, dict(self.seconds), *parts, at_least)
 
 
-def nothing() -> None:
-    """Do nothing."""
-
-
 def evaluate(
-    logs: Sequence[Log], steps: Sequence[int], predictors: Predictors, meanwhile: Callable[[], None] = nothing
+    logs: Sequence[Log], steps: Sequence[int], predictors: Predictors, meanwhile: Callable[[], None] = lambda: None
 ) -> list[bool]:
     """Measure trials of one study together, and return for each whether it ends here. Every trial is measured on the
     validation set, and on the training subset and the test set if its log wants them (`Log.wants_all`).
@@ -151,7 +147,7 @@ def evaluate(
 
 
 def _certain_to_miss(
-    logs: Sequence[Log], positions: Sequence[int], predictors: Predictors, meanwhile: Callable[[], None] = nothing
+    logs: Sequence[Log], positions: Sequence[int], predictors: Predictors, meanwhile: Callable[[], None] = lambda: None
 ) -> set[int]:
     """The trials at these positions that miss the goal for certain, by their errors on the hardest examples.
 
@@ -217,7 +213,7 @@ def measure(
     examples: int | None = None,
     with_metrics: bool = True,
     seen: Callable[[Sequence[Tensor], float], None] | None = None,
-    meanwhile: Callable[[], None] = nothing,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> list[dict[str, float]]:
     """The errors and metrics of l models on one split: for each model, name -> value.
 

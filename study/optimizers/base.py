@@ -33,14 +33,6 @@ CLIP = {"clip_norm": Legal("(0, inf)")}
 BETAS = ("momentum", "beta1", "beta2", "ema_decay")
 
 
-def _nothing(parameter: Tensor) -> State:
-    return {}
-
-
-def _always(hyperparameters: Values, step: int) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Optimizer:
     """An optimizer: a pure (init, update) pair, and faster forms where measurements justify them.
@@ -66,11 +58,11 @@ class Optimizer:
 
     hyperparameters: Mapping[str, Legal]
     update: Rule | None = None
-    init: Callable[[Tensor], State] = _nothing
+    init: Callable[[Tensor], State] = lambda parameter: {}
     elementwise: bool = True
     linear: bool = False
     refresh: Callable[[State, Values, int], State] | None = None
-    due: Callable[[Values, int], bool] = _always
+    due: Callable[[Values, int], bool] = lambda hyperparameters, step: True
     stacked: Stacked | None = None
     build: Callable[[nn.Module, Values, Treatments], torch.optim.Optimizer] | None = None
     optional: Mapping[str, Legal] = field(default_factory=lambda: DECAYS | AVERAGE | CLIP)

@@ -50,7 +50,8 @@ def sizes(options: argparse.Namespace, console: Console) -> None:
     for axis, _ in at:
         if axis is not None and axis not in axes:
             raise UsageError(f"--at {axis}=...: there is no law in {axis}{suggest(axis, axes)}")
-    predicted = pd.concat([table.predictions(_in(laws, axis), [size]) for axis, size in at] or [laws[:0]])
+    asked = [(laws if axis is None else laws[laws["axis"] == axis], size) for axis, size in at]
+    predicted = pd.concat([table.predictions(some, [size]) for some, size in asked] or [laws[:0]])
     said, doubts = table.sentences(laws, predicted), table.warnings(found, laws)
     if options.json:
         print(as_json.text("sizes", laws, said, doubts, {"sizes": found, "predictions": predicted}))
@@ -71,11 +72,6 @@ def _at(text: str) -> tuple[str | None, float]:
     if not 0 < found < math.inf:
         raise UsageError(f"--at must read N or AXIS=N with a number above 0, such as width=1024, but got {text!r}.")
     return axis or None, found
-
-
-def _in(laws: pd.DataFrame, axis: str | None) -> pd.DataFrame:
-    """The laws in this axis; None: in any."""
-    return laws if axis is None else laws[laws["axis"] == axis]
 
 
 def _sizes(paths: Sequence[Path]) -> pd.DataFrame:
