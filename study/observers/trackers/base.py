@@ -49,7 +49,7 @@ class About:
     steps: str = "finished trials"
 
 
-Study = tuple[Path, str, str, int]
+StudyKey = tuple[Path, str, str, int]
 """A results folder, and the workload, optimizer and batch size of a study."""
 
 
@@ -91,13 +91,13 @@ class Tracker(Observer):
         tracker: str,
         identities: Mapping[Path, str],
         trials: bool = False,
-        studies: Sequence[Study] = (),
+        studies: Sequence[StudyKey] = (),
     ) -> None:
         self.name = f"track={tracker}"
         self._tracker, self._identities, self._trials = tracker, dict(identities), trials
         self._sweep: Sweep | None = None
         self._studies = tuple(studies)
-        self._runs: dict[Study, Run] = {}
+        self._runs: dict[StudyKey, Run] = {}
         self._journals: dict[Path, Journal] = {}
 
     @property
@@ -141,7 +141,7 @@ class Tracker(Observer):
                 self._journal(results).ended(self._identity(results, study))
         self._runs.clear()
 
-    def _left(self) -> dict[Study, About]:
+    def _left(self) -> dict[StudyKey, About]:
         """The studies of this sweep whose run an earlier sweep opened and did not end well."""
         found = {}
         for study in self._studies:
