@@ -12,8 +12,8 @@ from rich.console import Console
 from study.command_line import completion
 from study.command_line.parser import Parser
 from study.command_line.version import Version
-from study.commands import advise, along_runs, calibrate, exchange, listing, report, rules, schedules, status, sweep
-from study.commands.beyond import certify, sizes
+from study.commands import advise, along_runs, calibrate, exchange, listing, report, rules, status, sweep
+from study.commands.beyond import certify, schedules, sizes
 
 
 class Verb(NamedTuple):

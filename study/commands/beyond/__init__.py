@@ -1,1 +1,1 @@
-"""Verbs that go beyond the steps to a goal: certificates of goals, and critical batch sizes across sizes."""
+"""Verbs on top of the steps to a goal: certificates of goals, critical batch sizes across sizes, batch schedules."""

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.question.measured import TABLE
-from study.commands.schedules import _written
+from study.commands.beyond.schedules import _written
 from study.errors import UsageError
 from study.exchange.batch_schedules import FORMATS
 
