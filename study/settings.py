@@ -198,7 +198,7 @@ def check_fresh_data(search: Search, branch: Branch, workload: Mapping[str, Any]
 
 def usual_scouts(space: Mapping[str, Dimension]) -> int:
     """The number of scouts for D tuned parameters: 6 for at most four of them, else 2 D + 2 (see docs/methods.md)."""
-    tuned = sum(each.choices is None or len(each.choices) > 1 for each in space.values())
+    tuned = sum(each.tuned for each in space.values())
     return 6 if tuned <= 4 else 2 * tuned + 2
 
 

@@ -214,9 +214,7 @@ class Legal:
 
     def check(self, name: str, dimension: Dimension) -> None:
         """Raise ValueError if the dimension leaves the interval."""
-        ends = dimension.choices if dimension.choices is not None else (dimension.low, dimension.high)
-        for value in ends:
-            assert value is not None
+        for value in dimension.ends:
             if isinstance(value, str):
                 raise ValueError(f"search.space.{name} takes numbers in {self.interval}, but got {value!r}.")
             if value not in self:

@@ -56,8 +56,7 @@ def _check_placeholders(study: Study, command: Command) -> None:
             f"only some schedules of search.space.schedule take {listed(some)}; pass {{{ALL}}} to the script."
         )
     for name, placeholder in passed.items():
-        tuned = len(space[name].choices or ()) != 1
-        if tuned and placeholder not in command.placeholders:
+        if space[name].tuned and placeholder not in command.placeholders:
             raise UsageError(
                 f"search.space.{name} is tuned, but workload.command has no {{{placeholder}}}; pass {{{placeholder}}} "
                 f"to the script, or {{{ALL}}} for all of them, or fix it with search.space.{name}=VALUE."
