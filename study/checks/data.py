@@ -20,6 +20,7 @@ from study.data.single_pass import SinglePass, alike, ended, is_stream
 from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
+from study.user_code.faults import said
 from workloads.base import Splits, Workload, build, optional
 
 COLLATE = (
@@ -280,17 +281,17 @@ def _by_default(where: str, indices: list[int], items: list[Any]) -> Any:
     try:
         return default_collate(items)
     except Exception as error:
-        said = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(". ")
+        why = said(error)
     for index, item in zip(indices, items, strict=True):
         if not _collates([item]):
             raise UsageError(
                 f"torch's default_collate makes no tensors of example {index} of {where}, {trees.described(item)} "
-                f"({said}); return tensors or numbers, or {COLLATE}."
+                f"({why}); return tensors or numbers, or {COLLATE}."
             )
     other = next((number for number, item in enumerate(items) if not _collates([items[0], item])), len(items) - 1)
     raise UsageError(
         f"examples {indices[0]} and {indices[other]} of {where} cannot be put into one batch: "
-        f"{trees.described(items[0])} and {trees.described(items[other])} ({said}); {COLLATE}."
+        f"{trees.described(items[0])} and {trees.described(items[other])} ({why}); {COLLATE}."
     )
 
 

@@ -16,6 +16,7 @@ from study.data.examples import Examples
 from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
+from study.user_code.faults import said
 from workloads.base import PerExample, Workload, optional
 
 MOST_VALUES = 1024
@@ -100,7 +101,7 @@ def _check_inputs(study: Study, model: nn.Module, name: str, examples: Examples)
             if _fails(model, examples.read(name, [0])[0]):
                 continue  # not the fault of this example
             raise UsageError(
-                f"{_example(study, name, index, 'input', inputs)}, for which the model fails: {_said(error)}; correct "
+                f"{_example(study, name, index, 'input', inputs)}, for which the model fails: {said(error)}; correct "
                 "this example, or enlarge the model's embedding."
             ) from error
 
@@ -153,7 +154,7 @@ def _judged(
                 judge(*of(number))
             except Exception as error:
                 raise UsageError(
-                    f"{_example(study, name, index, 'target', of(number)[1])}, for which {what} fails: {_said(error)}; "
+                    f"{_example(study, name, index, 'target', of(number)[1])}, for which {what} fails: {said(error)}; "
                     "correct this example, or leave it out."
                 ) from error
         with calling(study, what, f"of {len(indices)} examples of its {name} split"):
@@ -181,10 +182,6 @@ def _example(study: Study, name: str, index: int, what: str, tree: trees.Tree) -
         kinds = [f"{trees.described(leaf[0])} from {leaf.min():g} to {leaf.max():g}" for leaf in leaves if leaf.numel()]
         value = f"{what} {' and '.join(kinds)}"
     return f"{study.name}: the {name} split's example {index} has {value}"
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(". ")
 
 
 def _whole(tree: trees.Tree) -> list[Tensor]:
