@@ -69,9 +69,8 @@ class Workers:
         data: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
         self.placement = placement
-        self._costs: dict[str, Cost] = {}
-        self._by_size: dict[str, dict[int, Cost]] = {}
-        """`curve` of a study -> batch size -> cost."""
+        self._costs: dict[tuple[str, int, int | None], Cost] = {}
+        """`_key` of a study -> cost."""
         self.too_small: dict[Queue, list[str]] = {}
         """Searches that do not fit on the devices of some workers, with their messages; the other workers train
         them."""
@@ -305,7 +304,6 @@ class Workers:
                 study, others = studies[number], [other for other in able if other != worker]
                 if isinstance(message, messages.Measured):
                     self._costs[_key(study)] = found[number] = message.cost
-                    self._by_size.setdefault(curve(study), {})[study.batch_size] = message.cost
                 elif isinstance(message, messages.NotRecorded):
                     self._not_recording(pipe, study, message.reason)
                     todo.insert(0, (number, able))
@@ -318,7 +316,8 @@ class Workers:
     def _measurement(self, study: Study) -> messages.Measure:
         """The order to measure a study, with at most a worker's share of the trials as lanes. It starts from what is
         known about the nearest batch size."""
-        known = self._by_size.get(curve(study), {})
+        mine = curve(study)
+        known = {size: cost for (of_curve, size, _), cost in self._costs.items() if of_curve == mine}
         nearest = min(known, key=lambda size: abs(math.log(size / study.batch_size)), default=None)
         most = -(-study.search.trials // self.count)
         neighbour = None if nearest is None else known[nearest]
@@ -385,9 +384,9 @@ def death(code: int | None) -> str:
     return f"a worker process ended (exit code {code}) before it could start or say why; its last output is above{cure}"
 
 
-def _key(study: Study) -> str:
+def _key(study: Study) -> tuple[str, int, int | None]:
     """The settings that decide the cost of a step. All searches of a study have the same key."""
-    return json.dumps([curve(study), study.batch_size, study.micro_batch])
+    return curve(study), study.batch_size, study.micro_batch
 
 
 def curve(study: Study) -> str:

@@ -48,7 +48,7 @@ def workers_of(count, answers):
     """A pool without processes; `ended` lists the ends of the workers that were killed."""
     workers = object.__new__(pool.Workers)
     workers.placement, workers.notes, workers.too_small = Placement(device="cpu"), [], {}
-    workers._costs, workers._by_size, workers._not_recorded = {}, {}, {}
+    workers._costs, workers._not_recorded = {}, {}
     workers._pipes, workers._followers, workers._processes, workers.ended = [], [], {}, []
 
     def start(number, rank):

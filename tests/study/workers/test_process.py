@@ -211,7 +211,7 @@ def test_measuring_starts_from_the_cost_at_the_nearest_batch_size(make_study, mo
 
     workers = object.__new__(pool.Workers)
     workers.placement, workers._pipes = Placement(device="cpu"), ["pipe"]
-    workers._costs, workers._by_size, workers._not_recorded, workers._receive = {}, {}, {}, receive
+    workers._costs, workers._not_recorded, workers._receive = {}, {}, receive
     monkeypatch.setattr(workers, "_ready", lambda pipes: pipes)
     monkeypatch.setattr(workers, "_send", lambda pipe, order: orders.append(order))
     found = workers.measure(studies)
