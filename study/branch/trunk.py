@@ -34,7 +34,6 @@ from study.tuned.runs import (
     checksum,
     conditions,
     of_each_curve,
-    reached,
     retrain,
     spread,
     tuned_search,
@@ -136,7 +135,7 @@ def _trunk(job: Job, request: BranchRequest) -> Trunk | None:
     best, curve = found
     steps = request.checkpoints
     if isinstance(steps, int):
-        steps = tuple(spread(curve, reached(best, curve), steps))
+        steps = tuple(spread(best, curve, steps))
     study = replace(best.study, arithmetic=PLAIN)
     if beyond := [step for step in steps if step > study.train_steps]:
         raise UsageError(

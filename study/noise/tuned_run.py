@@ -24,7 +24,6 @@ from study.tuned.runs import (
     checksum,
     conditions,
     of_each_curve,
-    reached,
     spread,
     tuned_search,
 )
@@ -159,10 +158,8 @@ def _run(job: Job, request: NoiseRequest) -> TunedRun | None:
     if found is None or found[0].steps_to_result is None:
         return None
     best, curve = found
-    study, steps = (
-        replace(best.study.of_trial(curve.trial), arithmetic="plain"),
-        spread(curve, reached(best, curve), request.points),
-    )
+    study = replace(best.study.of_trial(curve.trial), arithmetic="plain")
+    steps = spread(best, curve, request.points)
     return TunedRun(job, study, curve, steps, request.kind, _settings(study, request))
 
 

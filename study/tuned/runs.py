@@ -73,16 +73,10 @@ def tuned_search(job: Job) -> tuple[Tuner, Curve] | None:
     return best, next(each for each in load(best.study) if each.trial.index == trial.index)
 
 
-def reached(best: Tuner, curve: Curve) -> int | None:
-    """The step at which a trial of a search reached the goal; None if it missed it.
-
-    With `search=refine` the tuned trial need not be the fastest one of its search.
-    """
-    return best.outcomes[curve.trial.index].result
-
-
-def spread(curve: Curve, until: int | None, points: int) -> list[int]:
-    """At most `points` recorded evaluations of a trial, spread evenly up to a step; None: up to its end."""
+def spread(best: Tuner, curve: Curve, points: int) -> list[int]:
+    """At most `points` recorded evaluations of a trial, spread evenly up to its goal, or up to its end if it
+    missed the goal."""
+    until = best.outcomes[curve.trial.index].result
     steps = [int(step) for step in curve.steps if until is None or step <= until]
     places = {round(place) for place in np.linspace(len(steps) - 1, 0, points)}  # one: the last
     return [steps[place] for place in sorted(places)]
