@@ -74,12 +74,6 @@ class SearchRun:
         return self.pool.points(self.study.batch_size) if self.pool else ()
 
 
-def run(search: SearchRun, workers: Workers, watch: Watch) -> None:
-    """Train the missing trials of one search (`run_all`). Raises TrialTooLarge if no worker has enough memory."""
-    for error in run_all([[search]], workers, watch):
-        raise error
-
-
 def run_all(
     lines: Sequence[Iterable[SearchRun]],
     workers: Workers,

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -28,8 +27,6 @@ from study.engine.fused.stack import EVALUATED_TOGETHER
 from study.engine.lanes import Lanes, enough
 from study.records import Study
 from workloads.base import Workload
-
-T = TypeVar("T")
 
 HEIGHTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 BETWEEN = (6, 12, 24, 48)

@@ -168,5 +168,4 @@ class Crashed:
 
 Order = Train | Measure
 News = Given | StepLimits | Stored
-Request = AskTrials | AskCheckpoint
 Report = Checkpoint | Reached | Finished | Measured | TooLarge | NotRecorded | Crashed

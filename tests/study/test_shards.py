@@ -98,8 +98,8 @@ def test_a_process_takes_the_shards_that_nobody_works_on(tmp_path, make_study, m
     folder = store.study_folder(tmp_path, study)
     first, second = Trainer(make_curve, leaves_after=1), Trainer(make_curve)
     with pytest.raises(InterruptedError):
-        run.run(run.SearchRun(study, tmp_path, shards=3), first, lambda *_: None)
-    run.run(run.SearchRun(study, tmp_path, shards=3), second, lambda *_: None)
+        run.run_all([[run.SearchRun(study, tmp_path, shards=3)]], first, lambda *_: None)
+    run.run_all([[run.SearchRun(study, tmp_path, shards=3)]], second, lambda *_: None)
     assert (first.made, second.made) == ([0], [3, 1, 4, 2, 5])
     assert [curve.trial.index for curve in store.load(folder)] == list(range(6))
     provenance = store.runs(folder)
@@ -121,7 +121,7 @@ def test_a_trial_that_another_process_kept_meanwhile_is_counted_once(tmp_path, m
         return real(folder, curve, **how)
 
     monkeypatch.setattr(store, "save", late)
-    run.run(run.SearchRun(study, tmp_path), trainer, lambda *_: None)
+    run.run_all([[run.SearchRun(study, tmp_path)]], trainer, lambda *_: None)
     assert [curve.trial.index for curve in store.load(folder)] == [0, 1]
     assert [record["doubled_trials"] for record in store.runs(folder)] == [1]
 

@@ -151,7 +151,7 @@ class World:
         def work():
             try:
                 store.announce(self.results, study)
-                run.run(run.SearchRun(study, self.results, shards=self.shards), self, lambda *_: None)
+                run.run_all([[run.SearchRun(study, self.results, shards=self.shards)]], self, lambda *_: None)
             except store.StoreError as error:
                 if "is being worked on by " not in str(error):
                     raise
