@@ -28,7 +28,22 @@ COLLATE = (
     "padded tensors"
 )
 
+MEMBERS = {
+    "errors": "`errors = {NAME: FUNCTION}`",
+    "hyperparameters": "`hyperparameters = ()`",
+    "splits": "`def splits(self, device)`",
+    "model": "`def model(self)`",
+    "loss": "`def loss(self, outputs, targets)`",
+}
+"""What every workload has -> how its class begins it."""
 FRAME = "torch.tensor(columns.to_numpy()) makes a tensor of some columns"
+
+
+def check_members(study: Study, workload: Workload) -> None:
+    """Raise UsageError if the workload lacks a member that every workload has."""
+    for member, cure in MEMBERS.items():
+        if not hasattr(workload, member):
+            raise UsageError(f"{study.name} has no {member}; add {cure} to {type(workload).__name__}.")
 
 
 def check_splits(study: Study, workload: Workload, splits: object) -> None:

@@ -13,7 +13,7 @@ from analysis.question.columns import TABLE_COLUMNS
 from study import store
 from study.checks.calling import FEW, calling, in_the_loss
 from study.checks.command import check_command, check_engine, check_program
-from study.checks.data import check_count, check_fresh_data, check_splits
+from study.checks.data import check_count, check_fresh_data, check_members, check_splits
 from study.checks.functions import check_functions
 from study.checks.goal import check_falls
 from study.checks.model import check_apart, check_evaluation, check_model, first, mixture
@@ -173,6 +173,7 @@ def _built(job: Job, device: str) -> CheckedWorkload:
     study = job.study
     workload = build(study.workload)
     with calling(study, "splits()"):
+    check_members(study, workload)
         splits = splits_of(workload)
     check_splits(study, workload, splits)
     examples = Examples(splits, optional(workload, "collate"))
@@ -317,8 +318,7 @@ def check_parts(
     if whole_batch_layers(model):
         raise UsageError(
             f"{study.name} has batch norm over the whole batch, but batches of {study.batch_size} are split into "
-            f"{parts}; "
-            "workloads.layers.GhostBatchNorm(channels, group=32) gives the same result for every split."
+            f"{parts}; workloads.layers.GhostBatchNorm(channels, group=32) gives the same result for every split."
         )
     _check_hooks(study, model, parts)
     if stateful:

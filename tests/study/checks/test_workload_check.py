@@ -2,6 +2,7 @@
 
 import math
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from study.checks.functions import check_functions
 from study.checks.model import check_evaluation, check_model
+from study.config import preflight
 from study.errors import UsageError
 from workloads.base import cross_entropy_error
 from workloads.fully_connected import FullyConnected
@@ -140,6 +142,15 @@ def test_a_workload_without_errors(tmp_path, monkeypatch):
     monkeypatch.setattr(FullyConnected, "errors", {})
     with pytest.raises(UsageError, match="mlp_digits measures nothing: its `errors` are empty"):
         settled(tmp_path)
+
+
+@pytest.mark.parametrize("member", ["errors", "hyperparameters", "splits", "model", "loss"])
+def test_a_workload_without_a_member_is_refused_by_the_name_of_the_member(tmp_path, monkeypatch, member):
+    [job] = settled(tmp_path)
+    built = {name: None for name in ("errors", "hyperparameters", "splits", "model", "loss") if name != member}
+    monkeypatch.setattr(preflight, "build", lambda config: SimpleNamespace(**built))
+    with pytest.raises(UsageError, match=f"mlp_digits has no {member}; add `.*{member}.*` to SimpleNamespace"):
+        preflight._built(job, "cpu")
 
 
 class Loose(nn.Module):
