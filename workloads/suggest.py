@@ -7,7 +7,8 @@ from collections.abc import Iterable
 def suggest(word: str, known: Iterable[str]) -> str:
     """Text to append: the nearest known name, or all names if there are at most 30."""
     known = sorted(known)
-    near = difflib.get_close_matches(word, known, n=1)
+    lower = {name.lower(): name for name in known}  # `adamW` is nearer to `adamw` than to `adam`
+    near = difflib.get_close_matches(word.lower(), lower, n=1)
     if near:
-        return f"; did you mean {near[0]!r}?"
+        return f"; did you mean {lower[near[0]]!r}?"
     return f"; there are: {', '.join(known)}." if len(known) <= 30 else "."

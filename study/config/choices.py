@@ -27,6 +27,7 @@ OTHER_NAMES = {
     "learning_rate": "search.space.learning_rate",
     "momentum": "search.space.momentum",
     "weight_decay": "search.space.weight_decay",
+    "wd": "search.space.weight_decay",
     "bs": "batch_size",
     "seed": "seeds.trial",
     "gpu": "engine.device",

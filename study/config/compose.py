@@ -256,7 +256,7 @@ def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConf
             continue
         if "/" in name or override.package is not None:
             raise UsageError(f"{override.input_line} cannot be chosen here; the groups are the folders of conf/.")
-        choices.append(_choice(override, options))
+        choices.append(_choice(override, options, config_dir))
     names = [override.key_or_group for override in values]
     if any(map(FOREIGN.match, names)):
         _refuse_unknown(names, [*extra, *choices], [CONF, *beside])
@@ -287,7 +287,7 @@ def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConf
     return config
 
 
-def _choice(override: Override, options: Sequence[str]) -> str:
+def _choice(override: Override, options: Sequence[str], config_dir: Path | None) -> str:
     """`GROUP=NAME` as Hydra reads it; trackers may be a list of names. Raises UsageError for an unknown name."""
     group, value = override.key_or_group, override.value()
     names: Any = value if group == "track" and isinstance(value, list) else [value]
@@ -296,7 +296,9 @@ def _choice(override: Override, options: Sequence[str]) -> str:
         raise UsageError(f"{group} must be one name, but got {as_typed(value)}{cure}.")
     for name in names:
         if name not in options:
-            raise UsageError(f"unknown {group} {name!r}{suggest(str(name), options)}")
+            hint = suggest(str(name), options)
+            own = config_dir is None and group == "workload" and hint.startswith("; there are")
+            raise UsageError(f"unknown {group} {name!r}{hint}{' One of your own needs --config-dir.' if own else ''}")
     return f"{group}=[{','.join(names)}]" if isinstance(value, list) else f"{group}={value}"
 
 

@@ -21,6 +21,7 @@ from study.checks.padding import check_padding
 from study.checks.state import State, stateful
 from study.checks.treatments import check_treatments, mean_factor
 from study.checks.values import check_values
+from study.config.choices import OTHER_NAMES
 from study.config.code_fingerprint import code_of_command
 from study.config.fingerprint import fingerprint, of_optimizer
 from study.config.jobs import Job
@@ -172,8 +173,8 @@ def _checked(job: Job, checked: dict[str, CheckedWorkload], device: str) -> Chec
 def _built(job: Job, device: str) -> CheckedWorkload:
     study = job.study
     workload = build(study.workload)
-    with calling(study, "splits()"):
     check_members(study, workload)
+    with calling(study, "splits()"):
         splits = splits_of(workload)
     check_splits(study, workload, splits)
     examples = Examples(splits, optional(workload, "collate"))
@@ -385,10 +386,9 @@ def check_names(study: Study, workload: Workload) -> None:
             )
     for name in study.search.space:
         if name not in asked:
-            raise UsageError(
-                f"search.space.{name} is a parameter of neither optimizer {study.optimizer}, {study.scheduled_by} nor "
-                f"workload {study.name}{suggest(name, asked)}"
-            )
+            hint = suggest(OTHER_NAMES.get(name, name).removeprefix("search.space."), asked)
+            neither = f"neither optimizer {study.optimizer}, {study.scheduled_by} nor workload {study.name}"
+            raise UsageError(f"search.space.{name} is a parameter of {neither}{hint}")
         if name in TABLE_COLUMNS:
             raise UsageError(
                 f"search.space.{name} would share its name with a column of the tables; let {study.name} call it "

@@ -155,6 +155,8 @@ REFUSED = [
     (["search=refine", "search.refine=[4,0]"], ["each round of search.refine must be a number of at least 1"]),
     # An unknown word, with the nearest known one
     (["optimizer=sdg"], ["unknown optimizer 'sdg'", "did you mean 'sgd'"]),
+    (["optimizer=adamW"], ["unknown optimizer 'adamW'", "did you mean 'adamw'"]),
+    (["workload=moons"], ["unknown workload 'moons'; there are: ", " One of your own needs --config-dir."]),
     (["workload=resnet_cifr"], ["unknown workload 'resnet_cifr'", "did you mean 'resnet_cifar'"]),
     (["schedule=cosin"], ["unknown schedule 'cosin'", "did you mean 'cosine'"]),
     (["search=grid"], ["unknown search 'grid'", "sobol"]),
@@ -173,6 +175,8 @@ REFUSED = [
     (["stopping=never"], ["unknown stopping rule 'never'", "budget"]),
     (["workload.dataset=digts"], ["unknown data set 'digts'", "did you mean 'digits'"]),
     (["+search.space.momentm=0.5"], ["search.space.momentm", "did you mean", "momentum"]),
+    (["search.space.lr=0.5"], ["search.space.lr is a parameter of neither", "did you mean 'learning_rate'"]),
+    (["search.space.wd=0.5"], ["search.space.wd is a parameter of neither", "did you mean 'weight_decay'"]),
     (["optimizer=sgd", "+search.space.momentum=0.5"], ["search.space.momentum"]),
     # A value that no record takes
     (["batch_size=0"], ["batch_size must be", "at least 1", "got 0"]),
