@@ -104,12 +104,15 @@ def _rises(answered: Answered, steps: pd.DataFrame) -> Iterator[Caution]:
 
 
 def _bases(steps: pd.DataFrame, base: float) -> Iterator[Caution]:
-    """The base of perfect scaling is not the cheapest in examples; of fewer batch sizes than show a limit, nothing."""
+    """The base of perfect scaling is not the cheapest in examples; of fewer batch sizes than show a limit, nothing.
+
+    Nor of a base whose fresh seeds missed the goal: from it no limit is read."""
     for (workload, optimizer, metric, threshold), curve in steps[steps["reached"]].groupby(CURVE):
         examples = curve["batch_size"] * list(tuned.points(curve).values())
         based = curve.assign(examples=examples)[curve["batch_size"] >= base].sort_values("batch_size")
         ratios = based["examples"].dropna() / examples.min()
-        if len(examples.dropna()) >= convex.FEWEST and ratios.iloc[:1].gt(scaling.PERFECT_SCALING_TOLERANCE).any():
+        known = ratios.iloc[:1].between(scaling.PERFECT_SCALING_TOLERANCE, np.inf, inclusive="neither").any()
+        if len(examples.dropna()) >= convex.FEWEST and known:
             size, ratio = based["batch_size"][ratios.index[0]], ratios.iloc[0]
             text = f"batch size {size:,}, the base of perfect scaling, took {ratio:.2g} times the examples of the best"
             text += " batch size, so the limit may be too large"

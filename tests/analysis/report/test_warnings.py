@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.estimated import estimated
 from helpers.fused import partly
@@ -253,6 +254,17 @@ def test_a_general_optimizer_that_misses_what_its_special_case_meets(warned):
     met = "it missed the goal that sgd, which its search space contains, met, so it is under-tuned"
     assert any(met in line for line in said)
     assert not any("inf" in line for line in said)
+
+
+@pytest.mark.parametrize(("missed", "said"), [(None, True), (8, False), (64, True)])
+def test_a_base_that_fresh_seeds_missed_takes_no_number_of_examples(missed, said):
+    steps = pd.DataFrame({"batch_size": [8, 16, 32, 64], "tuned_steps": [900.0, 250.0, 125.0, 70.0]})
+    steps["tuned_steps"] = steps["tuned_steps"].mask(steps["batch_size"] == missed)
+    goal = {"goal_metric": "val/classification_error", "goal_threshold": 0.05}
+    curve = steps.assign(workload="tiny", optimizer="sgd", reached=True, read_from="fresh seeds", **goal)
+    curve = curve.assign(steps_to_result=100, steps_to_result_bound="=", tuned_bound="=")
+    found = [caution.text for caution in of_curves._bases(curve, 8)]
+    assert [text.startswith("batch size 8, the base of perfect scaling, took") for text in found] == [True] * said
 
 
 def test_more_trials_at_some_batch_sizes_are_told(warned):
