@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,9 @@ class Result:
         True
         """
         if figure not in [*figures.FIGURES]:
-            raise Refused(f"unknown figure {figure!r}; there are: {', '.join(figures.FIGURES)}.")
+            near = get_close_matches(str(figure), figures.FIGURES, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(figures.FIGURES)}."
+            raise Refused(f"unknown figure {figure!r}; {hint}")
         found = figures.charts(self.tables, [figure])
         panels = [panel for chart in found for panel in chart.panels]
         if not panels:

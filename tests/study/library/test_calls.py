@@ -195,6 +195,8 @@ def test_figures_are_drawn_on_given_axes(swept):
     assert len(axes.lines) > 1
     with pytest.raises(study.Refused, match="unknown figure 'nothing'; there are: steps_to_result"):
         result.plot("nothing")
+    with pytest.raises(study.Refused, match=r"unknown figure 'step_to_result'; did you mean 'steps_to_result'\?$"):
+        result.plot("step_to_result")
     with pytest.raises(study.Refused, match="no data for rules"):
         result.plot("rules")
     with pytest.raises(study.Refused, match="has 1 panels, but got 2 axes"):
