@@ -247,9 +247,9 @@ def _unknown(untold: Sequence[pd.DataFrame], cure: bool) -> str:
     said += f": {_no_interval(rows)}"
     if not cure:
         return said
-    of_searches = all(row.kind == SEARCHES for row in rows)
-    trials = f"at least {PART} trials at each batch size (search.trials) and " if of_searches else "more "
-    return f"{said}; run {trials}fresh seeds ({FRESH_SEEDS})"
+    if any(row.kind != SEARCHES for row in rows):
+        return f"{said}; run more fresh seeds: raise search.reruns, or search.confirm with search=refine"
+    return f"{said}; run at least {PART} trials at each batch size (search.trials) and fresh seeds ({FRESH_SEEDS})"
 
 
 def critical(names: Sequence[str], limits: pd.DataFrame, by: str = "optimizer") -> Iterator[str]:

@@ -314,6 +314,15 @@ def test_a_statement_without_an_interval_is_no_tie_beside_one_that_is_shown(kind
     assert "tied" not in said
 
 
+@pytest.mark.parametrize("kind", [ALL, ONE, CONFIGURATIONS])
+def test_a_pair_with_fresh_seeds_is_not_told_the_number_that_it_has(kind):
+    row = {"kind": kind, "workload": "w", "a": "a", "b": "b", "goal_metric": "val/loss", "goal_threshold": 1.0}
+    row |= {"smallest_batch_size": 8, "largest_batch_size": 512, "ratio": 1.1, "low": 0.0, "high": INF, "shown": False}
+    columns = ["workload", "optimizer", "goal_metric", "goal_threshold", "definition", "estimate"]
+    [said] = verdicts.sentences(pd.DataFrame([row]), pd.DataFrame(columns=columns))
+    assert said.endswith("run more fresh seeds: raise search.reruns, or search.confirm with search=refine.")
+
+
 MISSED = {
     "one": ({256: INF}, "a needs fewer steps than b {} 256, where b missed the goal"),
     "several": ({256: INF, 512: INF}, "a needs fewer steps than b {}s 256 and 512, where b missed the goal"),
