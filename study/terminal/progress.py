@@ -210,7 +210,7 @@ def _place(search: Search) -> str:
 
 def _told(state: State) -> str:
     """The trials of a search, as the status of its bar."""
-    best = "goal not reached yet" if state.best is None else f"best {state.best:,} steps"
+    best = "goal not reached yet" if state.best is None else f"best {counted(state.best, 'step')}"
     ended = state.feasible + state.infeasible
     return f"{ended} done, {state.feasible} feasible, {state.infeasible} infeasible, {best}"
 

@@ -33,7 +33,8 @@ class Row(NamedTuple):
         """The row in a sentence for the terminal; empty without known steps: the title says why."""
         if self.steps == UNKNOWN:
             return ""
-        parts = [f"{self.steps.text} steps{_in_brackets(self.steps)} {self.steps.note}"]
+        noun = "step" if self.steps.text == "1" else "steps"
+        parts = [f"{self.steps.text} {noun}{_in_brackets(self.steps)} {self.steps.note}"]
         if self.learning_rate != UNKNOWN:
             parts.append(f"learning rate {self.learning_rate.text}{_in_brackets(self.learning_rate)}")
         parts += [

@@ -227,6 +227,13 @@ def test_several_goals_have_an_answer_each():
     assert all(re.match("SGD", answer.title) for answer in found)
 
 
+@pytest.mark.parametrize(("steps", "said"), [(1, "Momentum: 1 step ("), (2, "Momentum: 2 steps (")])
+def test_one_step_is_singular(steps, said):
+    nothing = pd.DataFrame(columns=["optimizer", "batch_size", "steps_to_goal", "learning_rate"])
+    [row] = rows(steps_of({"momentum": {8: steps}}), limits_of({"momentum": NONE}), nothing)
+    assert row.sentence.startswith(said)
+
+
 BEGINNINGS = {
     "steps fall": "Steps fall",
     "sgd needs fewer steps": "SGD needs fewer steps",

@@ -50,6 +50,10 @@ def test_steps_count_from_the_first_second(clock):
     assert "batch size 64: 4 done, 4 feasible, 0 infeasible, best 200 steps" in console.export_text()
 
 
+def test_one_step_is_singular():
+    assert progress._told(told.state(4, 1)) == "4 done, 4 feasible, 0 infeasible, best 1 step"
+
+
 def test_a_search_is_named_for_people(clock):
     console = Console(record=True, width=200)
     again = told.search(name="rerun-24", title="reruns of trial 24", trials=1)
