@@ -14,7 +14,7 @@ from analysis.estimates.limits import IN_TOKENS
 from analysis.estimates.pairs import NUMBERS, SEARCHES
 from analysis.estimates.tuned import COLUMNS as ESTIMATES
 from analysis.intervals import bounds
-from analysis.labels import BOUNDS, column_text, duration, number, within
+from analysis.labels import BOUNDS, column_text, duration, listed, number, within
 from analysis.load import STUDY
 from analysis.one_step import table as one_step
 from analysis.report.cells import DASH, Cell, bounded, open_ends, with_goal
@@ -269,7 +269,7 @@ def _boxes_shown(searches: pd.DataFrame) -> pd.DataFrame:
     """Each search space once, with the batch sizes that it was used at."""
     searched = [name for name in searches if str(name).startswith("searched_")]
     groups = searches.groupby(["workload", "optimizer", "stage", *searched], sort=False, dropna=False)
-    boxes = groups["batch_size"].agg(lambda sizes: ", ".join(map(str, dict.fromkeys(sizes)))).reset_index()
+    boxes = groups["batch_size"].agg(lambda sizes: listed(dict.fromkeys(sizes))).reset_index()
     boxes = boxes.rename(columns={name: str(name).removeprefix("searched_") for name in searched})
     return _usual_dropped(boxes.rename(columns={"batch_size": "batch sizes"}))
 

@@ -34,6 +34,12 @@ def test_ratios_have_three_digits_and_their_open_ends_are_words(ratio, low, high
     assert [cell.text for cell in html_tables._pairs_shown(pairs)["steps of b / a"]] == [text]
 
 
+def test_search_spaces_list_batch_sizes_with_thousands_separated():
+    sizes = pd.DataFrame({"workload": "digits", "optimizer": "sgd", "stage": 0, "batch_size": [64, 1024, 64, 2048]})
+    [text] = html_tables._boxes_shown(sizes)["batch sizes"]
+    assert text == "64, 1,024 and 2,048"
+
+
 def test_an_open_end_of_an_error_at_a_budget_is_an_ellipsis():
     rows = {"workload": "mine", "optimizer": "adam", "goal_metric": "val/cross_entropy_error", "examples": 1000}
     rows |= {"batch_size": [8, 16], "error": [2.0, 2.1], "low": 1.9, "high": [2.2, np.inf], "within": True}
