@@ -39,7 +39,8 @@ from analysis.counting import AS_ERRORS, INCOMPLETE
 from analysis.errors import Refused, Unwritten
 from analysis.labels import counted, listed
 from analysis.load import STUDY, StudyData, load
-from analysis.question.branches import BRANCHED_FOLDER, VERIFIED_FOLDER
+from analysis.question.branches import BRANCHED_RESULTS, VERIFIED_RESULTS
+from analysis.question.searches import results_in
 from analysis.tables import answers
 from analysis.tables.steps_to_result import is_complete, outcomes
 
@@ -147,8 +148,7 @@ def apart(results: Path | str) -> list[str]:
     >>> apart(published)
     []
     """
-    places = f"{VERIFIED_FOLDER}/*/*/*/studies", f"{BRANCHED_FOLDER}/*/*/*/*/studies"
-    found = [path.parent for place in places for path in sorted(Path(results).glob(place))]
+    found = results_in(Path(results), VERIFIED_RESULTS, BRANCHED_RESULTS)
     if not found:
         return []
     return [

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from analysis import counting, units
 from analysis.counting import RECORDED, STOPPING, Branch, Goal, Rule, Stopping
-from analysis.labels import failed
+from analysis.labels import failed, listed
 from analysis.measurements import LoadError, MeasurementReader, files, reading, trial_records
 from analysis.question import batch_schedules, older, searches, stages
 
@@ -276,8 +276,8 @@ def folders(results: Path | str) -> list[Path]:
     'studies/mlp_digits/momentum/1'
     """
     top = Path(results) / "studies"
-    below = [folder.relative_to(top).parts for folder in searches.holding(top, "study.json")]
-    found = [parts for parts in below if len(parts) >= 3 and parts[2].isdigit()]
+    inside = [folder.relative_to(top).parts for folder in searches.holding(top, "study.json")]
+    found = [parts for parts in inside if len(parts) >= 3 and parts[2].isdigit()]
     for folder in searches.holding(top, "curves.parquet"):
         if not (folder / "study.json").exists():
             raise LoadError(
@@ -285,7 +285,13 @@ def folders(results: Path | str) -> list[Path]:
                 "and sweep again."
             )
     if not found:
-        raise LoadError(f"no studies in {results}; give the folder that `study sweep` wrote to.")
+        below = searches.results_in(Path(results), "*", "*/*", "*/*/*")
+        cure = (
+            f"a results folder below it: {listed(below, 'or', most=3)}"
+            if below
+            else "the folder that `study sweep` wrote to"
+        )
+        raise LoadError(f"no studies in {results}; give {cure}.")
     return [top.joinpath(*p) for p in sorted(found, key=lambda parts: (*parts[:2], int(parts[2]), parts[3:]))]
 
 

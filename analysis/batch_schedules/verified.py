@@ -15,7 +15,8 @@ from analysis.estimates.tuned import half_width
 from analysis.intervals import bounded, moved_by_grid, with_before
 from analysis.labels import counted, listed, number
 from analysis.load import GOAL, STUDY, StudyData, folders, load_study
-from analysis.question.branches import VERIFIED, VERIFIED_FOLDER
+from analysis.question.branches import VERIFIED, VERIFIED_RESULTS
+from analysis.question.searches import results_in
 from analysis.tables.steps_to_result import measured, outcomes
 
 ONE_SEED = "one seed has no interval"
@@ -57,7 +58,7 @@ def table(results: Iterable[Path | str]) -> pd.DataFrame:
     """
     rows = []
     for result in results:
-        found = [folder.parent for folder in (Path(result) / VERIFIED_FOLDER).glob("*/*/*/studies")]
+        found = results_in(Path(result), VERIFIED_RESULTS)
         for folder in sorted(found, key=lambda each: (*each.parts[-3:-1], int(each.name))):
             *_, workload, optimizer, size = folder.parts
             rows += _arms([workload, optimizer, int(size)], [load_study(each) for each in folders(folder)])

@@ -13,7 +13,8 @@ from analysis.branched.estimate import Excess, critical, excess
 from analysis.labels import listed, number
 from analysis.load import CURVE, GOAL, STUDY, LoadError, StudyData, folders, load_study
 from analysis.noise_scale.table import measured_limits
-from analysis.question.branches import BRANCHED_FOLDER
+from analysis.question.branches import BRANCHED_RESULTS
+from analysis.question.searches import results_in
 
 FOUND = ["critical_batch_size", "low", "high", "bound"]
 HOW = ["rule", "factors", "window", "tolerance", "seeds", "metric"]
@@ -54,15 +55,15 @@ def tables(results: Iterable[Path]) -> dict[str, pd.DataFrame]:
 
 def _measurements(results: Path) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """(the row of a checkpoint, the rows of its batch sizes) for each checkpoint whose branches are all trained."""
-    for path in sorted(results.glob(f"{BRANCHED_FOLDER}/*/*/*/*/request.json")):
-        trunk = path.parents[1] / "trunk.json"
-        if not trunk.exists() or not (path.parent / "studies").exists():
+    for folder in results_in(results, BRANCHED_RESULTS):
+        path, trunk = folder / "request.json", folder.parent / "trunk.json"
+        if not path.exists() or not trunk.exists():
             continue  # it has not begun
         try:
             request, made = json.loads(path.read_text()), json.loads(trunk.read_text())["checkpoints"]
         except (ValueError, KeyError) as error:
             raise LoadError(f"{path} or {trunk} is torn ({error}); remove it and run `study branch` again.") from error
-        studies = [load_study(folder) for folder in folders(path.parent)]
+        studies = [load_study(each) for each in folders(folder)]
         for step in request["checkpoints"]:
             start = made.get(str(step))
             mine = [study for study in studies if study.branch.start and study.branch.start.step == step]

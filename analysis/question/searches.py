@@ -35,3 +35,12 @@ def matching(folder: Path, pattern: str) -> list[Path]:
     ['study.json']
     """
     return sorted(folder / each for each in glob.glob(pattern, root_dir=folder, include_hidden=True))
+
+
+def results_in(folder: Path, *patterns: str) -> list[Path]:
+    """The results folders whose paths below a folder match one of these patterns.
+
+    >>> [path.name for path in results_in(Path(published).parent, "mlp_*")]
+    ['mlp_digits']
+    """
+    return [path.parent for pattern in patterns for path in matching(folder, f"{pattern}/studies")]

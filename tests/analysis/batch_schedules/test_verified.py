@@ -1,9 +1,12 @@
 """What is said of a schedule against constant batch sizes where seeds are few or missed the goal."""
 
+import re
+
 import numpy as np
 import pytest
 
 from analysis.batch_schedules.verified import overview, sentences, table
+from analysis.load import LoadError, folders
 from study.settings import Budget
 
 STEPS = 100
@@ -21,6 +24,13 @@ def verified(tmp_path, make_study, make_curve, write_study):
         return table([tmp_path])
 
     return verified
+
+
+@pytest.mark.parametrize("place", ["verified/tiny/momentum+ramp", "verified/tiny", "verified"])
+def test_a_folder_above_results_folders_names_these(verified, tmp_path, place):
+    verified([80], [40])
+    with pytest.raises(LoadError, match=rf"no studies in .*{re.escape(place)}; give a .*momentum\+ramp/8\.$"):
+        folders(tmp_path / place)
 
 
 def test_one_seed_shows_no_difference(verified):
