@@ -7,10 +7,11 @@ from typing import Any
 import pandas as pd
 
 from analysis.counting import COMPLETE, RACE, Goal
-from analysis.estimates import at_budget, by_goal, headlines, verdicts
+from analysis.estimates import at_budget, by_goal, verdicts
 from analysis.labels import batch_sizes, goal_text, listed, number, percent
 from analysis.load import GOAL, STUDY, StudyData
 from analysis.question.branches import SPLIT, VALIDATION
+from analysis.report import headlines
 from analysis.tables import steps_to_result, transfer
 
 FRESH_DATA = {

@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.estimates import convex, tuned, verdicts
+from analysis.estimates import tuned, verdicts
 from analysis.estimates.pairs import ALL
 from analysis.labels import OPTIMIZERS, listed, optimizer_text
 from analysis.report.answer.values import CRITICAL, USEFUL, Limit, curves, limit, size
+from analysis.rises.shown import rise
 
 UNIT = "batch size "
 MISSED = "did not reach the goal"
@@ -176,7 +177,7 @@ def _unlimited(optimizer: str, curve: pd.DataFrame, limits: pd.DataFrame) -> str
         return f"{name} {MISSED}"
     if len(reached) == 1:
         return f"{name} reached the goal at batch size {reached[0]:,}{alone}"
-    if curve["point"].count() >= convex.FEWEST:
+    if rise(curve) is not None:
         return f"{name} needs more steps at larger batch sizes"
     useful = limit(limits, optimizer, USEFUL)
     if useful.bound == ">" and useful.size == reached[-1]:

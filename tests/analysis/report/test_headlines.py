@@ -3,7 +3,7 @@
 import pytest
 from helpers.estimated import estimated
 
-from analysis.estimates import headlines
+from analysis.report import headlines
 from study.settings import Evaluation
 
 FLAT = {1: 600, 2: 590, 4: 580}

@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 
 from analysis.counting import RECORDED
-from analysis.estimates import convex, split, tuned
+from analysis.estimates import split, tuned
 from analysis.estimates.limits import IN_TOKENS
 from analysis.labels import batch_sizes, curve_text, listed, number, short_count
 from analysis.load import CURVE
 from analysis.question.stages import FRESH_SEEDS
+from analysis.rises.shown import rise
 from analysis.tables import fits
 from analysis.tables.scaling import PERFECT_SCALING_TOLERANCE, ROOT
 from analysis.units import TOKENS
@@ -73,7 +74,7 @@ def _only(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
 def _limits(limits: pd.DataFrame, curve: pd.DataFrame, reached: pd.DataFrame, base: float) -> str:
     first, last = int(reached["batch_size"].iloc[0]), _last(curve, reached)
     if limits["estimate"].isna().all():
-        if len(reached) >= convex.FEWEST:
+        if rise(curve) is not None:
             return "no limits of scaling are read, because steps rise with the batch size by more than noise explains."
         return "limits of scaling need three batch sizes with known steps."
     return " ".join(

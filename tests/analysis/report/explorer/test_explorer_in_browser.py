@@ -15,7 +15,7 @@ from analysis.report.explorer.data import payload
 from analysis.report.page import ReportData, write_report
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
-STUDIES = Path(__file__).parents[3] / "results/published/mlp_digits/studies/mlp_digits"
+STUDIES = Path(__file__).parents[4] / "results/published/mlp_digits/studies/mlp_digits"
 SIZES = (16, 64, 256)
 ROWS = "[...document.querySelectorAll('[data-part=trials] tbody tr')]"
 
