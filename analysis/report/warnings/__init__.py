@@ -13,7 +13,7 @@ from analysis.report.warnings.caution import CONTINUE, Answered, Caution, about,
 def sentences(
     answered: Answered, steps: pd.DataFrame, limits: pd.DataFrame, pairs: pd.DataFrame, base: float = 0.0
 ) -> list[str]:
-    """The warnings, a line for each (kind, workload, optimizer, goal).
+    """The warnings, a line for each (kind, workload, goal); optimizers with the same text share it.
 
     Arguments:
         answered: study and goal of each row of `steps` (`analysis.tables.steps_to_result.table`).

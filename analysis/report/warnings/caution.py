@@ -89,7 +89,7 @@ def refines(study: StudyData) -> bool:
 
 
 def lines(found: Iterable[Caution], several_goals: bool) -> list[str]:
-    """A line for each (kind, workload, optimizer, goal), the most serious first.
+    """A line for each (kind, workload, goal), the most serious first; optimizers with the same text share it.
 
     >>> late = about("late", study, study.goal, "the goal was met after {} of the budget", "", "90 %")
     >>> lines([late, late._replace(batch_size=128, values=("95 %",))], several_goals=False)
@@ -98,13 +98,13 @@ def lines(found: Iterable[Caution], several_goals: bool) -> list[str]:
     grouped: dict[tuple[str, tuple[str, str, Goal]], dict[str, list[Caution]]] = {}
     for caution in sorted(found, key=lambda caution: KINDS.index(caution.kind)):
         grouped.setdefault((caution.kind, caution.curve), {}).setdefault(caution.sentence, []).append(caution)
-    lines = []
+    optimizers: dict[tuple[str, str], list[str]] = {}
     for (_, (workload, optimizer, goal)), by_text in grouped.items():
         to_goal = f" to {goal_text(goal.metric, goal.threshold)}" if several_goals else ""
         parts = [_part(text, cautions) for text, cautions in by_text.items()]
         others = [part[2].upper() + part[3:] for part in parts[1:]]
-        lines.append(" ".join([f"{workload}, {optimizer}{to_goal}{parts[0]}", *others]))
-    return lines
+        optimizers.setdefault((workload, " ".join([f"{to_goal}{parts[0]}", *others])), []).append(optimizer)
+    return [f"{workload}, {listed(names)}{said}" for (workload, said), names in optimizers.items()]
 
 
 def _part(text: str, cautions: Sequence[Caution]) -> str:

@@ -46,11 +46,11 @@ def _inclusions(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
     """A general optimizer is slower than a special case of it."""
     for found in audits.inclusions(answered, pairs):
         if found.under_tuned:
-            contained = f"{found.special}, which its search space contains"
-            text = f"it needed {{}} times the steps of {contained}, so it is under-tuned"
+            contained = f"{found.special}, which the search space contains"
+            text = f"{{}} times the steps of {contained}, were needed: under-tuned"
             values = [f"{found.ratio:.2g}"]
             if np.isinf(found.ratio):
-                text = f"it missed the goal that {contained}, met, so it is under-tuned"
+                text = f"the goal was missed that {contained}, met: under-tuned"
                 values = []
             cure = MORE_ROUNDS if refines(found.study) else MORE_TRIALS
             yield about("inclusion", found.study, found.goal, text, cure, *values)
@@ -68,8 +68,8 @@ def _unequal(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
     for curve, against in differing.items():
         for name, keys in against.items():
             if keys:
-                text = f"{name}, which it is compared with, had a different {listed(sorted(keys))}"
-                yield Caution("unequal", curve, None, text, "sweep both with the same settings")
+                text = f"compared with {name}, which had a different {listed(sorted(keys))}"
+                yield Caution("unequal", curve, None, text, "sweep all with the same settings")
 
 
 def _uneven(answered: Answered) -> Iterator[Caution]:
@@ -83,7 +83,7 @@ def _uneven(answered: Answered) -> Iterator[Caution]:
             wanted.setdefault((*study.curve, goal), set()).add(study.question["search"]["trials"])
     for curve, trials in wanted.items():
         if len(trials) > 1:
-            text = f"its batch sizes had {min(trials):,} to {max(trials):,} trials, and more trials find fewer steps"
+            text = f"batch sizes had {min(trials):,} to {max(trials):,} trials, and more trials find fewer steps"
             yield Caution("unequal", curve, None, text, "sweep all with the same number")
 
 
