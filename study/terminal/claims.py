@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from analysis.labels import about
+from study.terminal.show import narrowed
 
 STYLES = {"shown": "green", "contradicted": "red", "not shown": "yellow", "not tested": "dim"}
 
@@ -17,13 +16,18 @@ def claims(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     """Show a table of the verdicts, then the parts of each claim, then what would settle the open ones.
 
     Arguments:
-        rows: of `study claims --json`.
+        rows: of `study claims --json`, a row for each claim.
     """
-    table = Table("", "claim", "verdict", "statements shown", box=box.SIMPLE)
-    for row in rows:
-        verdict = f"[{STYLES[row['verdict']]}]{row['verdict']}[/]"
-        table.add_row(f"({row['claim']})", escape(row["text"]), verdict, f"{row['shown']} of {row['statements']}")
-    console.print(table)
+    shown = [
+        {
+            "": f"({row['claim']})",
+            "claim": Text(row["text"]),
+            "verdict": Text(row["verdict"], STYLES[row["verdict"]]),
+            "statements shown": f"{row['shown']} of {row['statements']}",
+        }
+        for row in rows
+    ]
+    console.print(narrowed(console, shown, ["statements shown"], left=[*shown[0]]))
     for row in rows:
         for part in row["parts"]:
             console.print(f"({row['claim']}) {part}", markup=False)

@@ -11,7 +11,7 @@ from analysis.question.stages import REFINE
 from study.engine.cost import Work, evaluation_share, fewer_examples
 from study.records import COMMAND, Study
 from study.settings import Search
-from study.terminal.show import columns, words_fit
+from study.terminal.show import narrowed
 
 QUICK_TRIALS = 8
 """The trials of preset=quick: the preset does not make a search of so few trials cheaper."""
@@ -93,16 +93,7 @@ def _curve(work: Work) -> tuple[str, str]:
 
 def _table(console: Console, left: Sequence[Work], workers: int) -> None:
     """A row per search of one curve. Narrow terminals show fewer columns, and no broken number."""
-    rows = [_row(work, workers) for work in left]
-    names = [name for name in rows[0] if name != "search" or any(row[name] for row in rows)]
-    for count in range(len(LEFT_OUT) + 1):
-        shown = [name for name in names if name not in LEFT_OUT[:count]]
-        table = columns(*shown)
-        for row in rows:
-            table.add_row(*(row[name] for name in shown))
-        if words_fit(console, table):
-            break
-    console.print(table)
+    console.print(narrowed(console, [_row(work, workers) for work in left], LEFT_OUT))
     for bases in sorted({work.cost.predicted_from for work in left if work.cost.predicted_from}):
         sizes = sorted({work.study.batch_size for work in left if work.cost.predicted_from == bases})
         console.print(f"Not measured: {batch_sizes(sizes)}, predicted from the steps of {batch_sizes(bases)}.")

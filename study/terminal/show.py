@@ -23,7 +23,8 @@ OF_SWEEPS = ("results", "workload", "optimizer")
 """Columns that name a curve of several results folders."""
 LEFT_OUT_OF_SWEEPS = ("infeasible", "searches")
 LEFT_OUT_OF_SEARCHES = ("infeasible", "best so far")
-"""Columns that narrow terminals have no room for."""
+LEFT_OUT_OF_ADVICE = ("up to", "tokens", "a step", "steps", "cost", "device time")
+"""Columns that narrow terminals have no room for, the least important first."""
 OF_SCHEDULES = OWN | {*Schedule.optional_hyperparameters}
 """Hyperparameters of schedules; the terminal leaves them to the report."""
 
@@ -192,12 +193,10 @@ def advice(
     console: Console, overview: pd.DataFrame, alternatives: pd.DataFrame, sentences: Sequence[str], notes: Sequence[str]
 ) -> None:
     """Show which batch size to train with on which devices; the frames of text are from `analysis.advice.tables`."""
-    for frame in (overview, alternatives):
+    slower = [name for name in alternatives.columns[1:] if not alternatives[name].str.endswith("*").any()]
+    for frame, left_out in ((overview, LEFT_OUT_OF_ADVICE), (alternatives, slower)):
         console.print(f"\n[bold]{frame.attrs['title']}[/]")
-        table = columns(*frame.columns, left=[""])
-        for row in frame.itertuples(index=False):
-            table.add_row(*row, style="bold" if row[-1].startswith(("fastest", "cheapest")) else None)
-        console.print(table)
+        console.print(narrowed(console, frame.to_dict("records"), left_out, [""], bold=("fastest", "cheapest")))
     console.print()
     for sentence in sentences:
         console.print(sentence, style="bold")
@@ -308,9 +307,31 @@ def _width(console: Console, table: Table) -> int:
     return console.measure(table, options=console.options.update_width(WIDE)).maximum
 
 
-def words_fit(console: Console, table: Table) -> bool:
-    """Whether a table shows its words whole, at most folded between them."""
-    return console.measure(table, options=console.options.update_width(WIDE)).minimum <= console.width
+def narrowed(
+    console: Console,
+    rows: Sequence[Mapping[Any, Any]],
+    left_out: Sequence[str],
+    left: Sequence[str] = (),
+    bold: tuple[str, ...] = (),
+) -> Table:
+    """A table without its empty columns and, so that no word or number is broken, without those that have no room.
+
+    Arguments:
+        rows: heading -> text, the same headings in each.
+        left_out: columns to leave out where there is no room, the least important first.
+        left: columns that are aligned to the left.
+        bold: how the last cell of a row in bold begins.
+    """
+    there = [name for name in rows[0] if any(row[name] for row in rows)]
+    for count in range(len(left_out) + 1):
+        shown = [name for name in there if name not in left_out[:count]]
+        table = columns(*shown, left=left)
+        for row in rows:
+            cells = [row[name] for name in shown]
+            table.add_row(*cells, style="bold" if bold and str(cells[-1]).startswith(bold) else None)
+        if console.measure(table, options=console.options.update_width(WIDE)).minimum <= console.width:
+            break
+    return table
 
 
 def _fitting(

@@ -25,6 +25,7 @@ from study.observers.events import search_of, state_of
 from study.search.tuner import Tuner
 from study.settings import Budget
 from study.terminal import costs, show
+from study.terminal.claims import claims
 from study.terminal.progress import SweepProgress
 
 PUBLISHED = Path("results/published")
@@ -104,6 +105,33 @@ def test_costs_break_no_word_or_number(make_study, width, tokens):
     assert max(map(len, table(width))) <= width
     words = {*" ".join(table(width)).split()}
     assert {"batch", "trials", "budget", "1,000", "4,218"} <= words <= {*" ".join(table(120)).split()}
+
+
+SPLIT = {"batch size": "65,536", "split": "8 x 128 x 64", "steps": "1,234", "a step": "< 13 ms", "time": "1 h 05 min"}
+SPLIT |= {"up to": "2 h 10 min", "device time": "8 h 40 min", "cost": "17.3", "": "cheapest"}
+SPLITS = {"accumulation": ["1", "2"], "1 device": ["64: does not fit", ""], "8 devices": ["8: 1 h 05 min *", ""]}
+CLAIM = {"claim": "a", "text": "The metaparameters that reach the goal become fewer.", "verdict": "contradicted"}
+CLAIM |= {"shown": 12, "statements": 34, "parts": [], "settle": ""}
+
+
+def advice(console):
+    frames = [pd.DataFrame([SPLIT]), pd.DataFrame(SPLITS)]
+    for frame in frames:
+        frame.attrs["title"] = ""
+    show.advice(console, *frames, [], [])
+
+
+@pytest.mark.parametrize("table", [advice, lambda console: claims(console, [CLAIM])], ids=["advice", "claims"])
+@pytest.mark.parametrize("width", [36, 40, 48, 60, 80])
+def test_advice_and_claims_break_no_word_or_number(table, width):
+    def shown(width):
+        console = Console(file=StringIO(), width=width)
+        table(console)
+        return console.file.getvalue().splitlines()
+
+    assert max(map(len, shown(width))) <= width
+    words = {*" ".join(shown(width)).split()}
+    assert {*" ".join(shown(36)).split()} <= words <= {*" ".join(shown(120)).split()}
 
 
 def test_predicted_costs_are_told_apart_from_measured_ones(make_study):
