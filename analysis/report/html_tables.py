@@ -1,8 +1,7 @@
 """Turns frames into tables of the page: readable numbers and goals, bounds beside their values, keys for sorting."""
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,7 +87,14 @@ SOURCES = {
     "Claims": "claims",
 }
 """Title of a table of the page -> the name of the table that it shows, which is a CSV file in full."""
-
+ESTIMATED = {
+    "Critical batch size against the goal": goals_shown,
+    "Critical batch size by branches": branched_shown,
+    "Proxies of the critical batch size": proxies_shown,
+    "Error at a fixed number of examples or tokens": budget_shown,
+    "Noise of seeds and shortfall of tuning": split_shown,
+}
+"""Title of a table of estimates -> its text."""
 BESIDE = {
     "Critical batch size across sizes": size_laws.overview,
     "Best learning rate of one step": one_step.overview,
@@ -136,61 +142,50 @@ def sections(tables: Mapping[str, pd.DataFrame]) -> list[Table]:
     """
     if not tables:
         return []
-    made: Counter[str] = Counter()
-    found = []
-    for n, (title, table) in enumerate([*_found(tables), *_searched(tables)], 1):
-        made[title] += 1
-        name = re.sub(r"[^a-z]+", "_", title.lower()) + (f"-{made[title]}" if made[title] > 1 else "")
-        each = shown(table.dropna(axis=1, how="all"), f"Table {n}. {title}.")
-        found.append(each._replace(name=name, source=SOURCES[title]))
+    found: list[Table] = []
+    for title, parts in (_found(tables) | _searched(tables)).items():
+        stem = re.sub(r"[^a-z]+", "_", title.lower())
+        for place, part in enumerate(parts, 1):
+            made = shown(part.dropna(axis=1, how="all"), f"Table {len(found) + 1}. {title}.")
+            found.append(made._replace(name=stem if place == 1 else f"{stem}-{place}", source=SOURCES[title]))
     return found
 
 
-def _found(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """(title, frame) of every table on the goal."""
+def _found(tables: Mapping[str, pd.DataFrame]) -> dict[str, list[pd.DataFrame]]:
+    """Title -> frames of each table on the goal."""
     steps, scaling = with_goal(tables["steps_to_result"]), with_goal(tables["scaling"])
-    yield from (("Steps to result", _steps_shown(part)) for part in _parts(steps.drop(columns=_counts(steps))))
-    if len(scaling):
-        yield "Limits of scaling", _scaling_shown(scaling)
-    by_goal = goals_shown(tables.get("critical_by_goal", NONE))
-    yield from (("Critical batch size against the goal", part) for part in _parts(by_goal))
-    branched = branched_shown(tables.get("branched", NONE))
-    yield from (("Critical batch size by branches", part) for part in _parts(branched))
-    proxies = proxies_shown(tables.get("proxies", NONE))
-    yield from (("Proxies of the critical batch size", part) for part in _parts(proxies))
-    fixed = budget_shown(tables.get("at_budget", NONE))
-    yield from (("Error at a fixed number of examples or tokens", part) for part in _parts(fixed))
-    split = split_shown(tables.get("split", NONE))
-    yield from (("Noise of seeds and shortfall of tuning", part) for part in _parts(split))
     fits = with_goal(tables["fits"]).rename(columns={"read_from": "read from"})
-    yield from (("Fits of steps to result", part) for part in _parts(fits))
-    yield from (("Optimizers compared", _pairs_shown(part)) for part in _parts(with_goal(tables["compare"])))
-    for part in _parts(with_goal(tables["compare_workloads"]), "optimizer"):
-        yield "Workloads compared", _pairs_shown(part)
-    for title in ("Batch-size schedules", "Schedules verified"):
-        frame = tables.get(SOURCES[title], NONE)
-        yield from ((title, part) for part in _parts(with_goal(frame) if len(frame) else frame))
+    workloads = _parts(with_goal(tables["compare_workloads"]), "optimizer")
+    return {
+        "Steps to result": [_steps_shown(part) for part in _parts(steps.drop(columns=_counts(steps)))],
+        "Limits of scaling": [_scaling_shown(scaling)] if len(scaling) else [],
+        **{title: _parts(show(tables.get(SOURCES[title], NONE))) for title, show in ESTIMATED.items()},
+        "Fits of steps to result": _parts(fits),
+        "Optimizers compared": [_pairs_shown(part) for part in _parts(with_goal(tables["compare"]))],
+        "Workloads compared": [_pairs_shown(part) for part in workloads],
+        "Batch-size schedules": _parts(with_goal(tables.get("batch_schedules", NONE))),
+        "Schedules verified": _parts(with_goal(tables.get("verified", NONE))),
+    }
 
 
-def _searched(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """(title, frame) of every table on the search."""
+def _searched(tables: Mapping[str, pd.DataFrame]) -> dict[str, list[pd.DataFrame]]:
+    """Title -> frames of each table on the search."""
     steps, searches = with_goal(tables["steps_to_result"]), tables["searches"]
     names = [name for name in ("workload", "optimizer", "goal", "batch_size") if name in steps]
-    yield from (("Trials by status", part) for part in _parts(steps[[*names, *_counts(steps)]]))
-    yield from (("Search spaces", _boxes_shown(part)) for part in _parts(searches))
-    every = (part for part in _parts(with_goal(searches)) if part.duplicated(STUDY).any())
-    yield from (("All searches", _steps_shown(part)) for part in every)
-    tunability = tunability_shown(tables.get("tunability", NONE))
-    yield from (("Tunability", part) for part in _parts(tunability))
-    yield from (("Searches repeated with other seeds", part) for part in _parts(with_goal(tables["repeats"])))
-    yield from (("Tuned configurations with fresh seeds", part) for part in _parts(with_goal(tables["reruns"])))
-    yield from (("Rules against tuning", part) for part in _rules_shown(with_goal(tables["rules"])))
-    for title, overview in BESIDE.items():
-        if (rows := tables.get(SOURCES[title], NONE)).size:
-            yield title, overview(rows)
-    yield from (("Cost", part) for part in _parts(tables["cost"]))
-    if "claims" in tables:
-        yield "Claims", tables["claims"]
+    every = [part for part in _parts(with_goal(searches)) if part.duplicated(STUDY).any()]
+    beside = {title: tables.get(SOURCES[title], NONE) for title in BESIDE}
+    return {
+        "Trials by status": _parts(steps[[*names, *_counts(steps)]]),
+        "Search spaces": [_boxes_shown(part) for part in _parts(searches)],
+        "All searches": [_steps_shown(part) for part in every],
+        "Tunability": _parts(tunability_shown(tables.get("tunability", NONE))),
+        "Searches repeated with other seeds": _parts(with_goal(tables["repeats"])),
+        "Tuned configurations with fresh seeds": _parts(with_goal(tables["reruns"])),
+        "Rules against tuning": _rules_shown(with_goal(tables["rules"])),
+        **{title: [BESIDE[title](rows)] for title, rows in beside.items() if rows.size},
+        "Cost": _parts(tables["cost"]),
+        "Claims": [tables["claims"]] if "claims" in tables else [],
+    }
 
 
 def _counts(steps: pd.DataFrame) -> list[str]:
