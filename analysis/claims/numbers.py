@@ -11,8 +11,8 @@ import numpy as np
 from analysis.claims.evidence import Curve
 from analysis.claims.statement import Statement
 from analysis.estimates import limits, tuned
+from analysis.tables.scaling import CRITICAL
 
-CRITICAL, PERFECT, USEFUL = "critical_batch_size_mccandlish", "perfect_scaling_limit", "maximum_useful_batch_size"
 SAME = 2.0
 """Batch sizes within this factor, one step of the usual grid of batch sizes, are the same."""
 EQUAL = 1.5

@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 
 from analysis.claims.evidence import Curve, Evidence
-from analysis.claims.numbers import CRITICAL, EQUAL, Line, critical_ratio, has_critical, line
+from analysis.claims.numbers import EQUAL, Line, critical_ratio, has_critical, line
 from analysis.claims.statement import Statement, Tree, every, same, some
 from analysis.estimates import pairs, tuned
 from analysis.load import CURVE
+from analysis.tables.scaling import CRITICAL
 
 MOMENTUM = ("momentum", "nesterov")
 ADAM_LIKE = ("adam", "adamw", "nadam", "rmsprop", "lamb")

@@ -9,11 +9,11 @@ import numpy as np
 
 from analysis.claims import spread
 from analysis.claims.evidence import Curve, Evidence
-from analysis.claims.numbers import CRITICAL, PERFECT, SAME, USEFUL, critical_ratio, has_critical, log_error
+from analysis.claims.numbers import SAME, critical_ratio, has_critical, log_error
 from analysis.claims.statement import Statement, Tree, every, same, some
 from analysis.estimates import limits
 from analysis.labels import goal_text
-from analysis.tables.scaling import ROOT, USEFUL_GAIN
+from analysis.tables.scaling import CRITICAL, PERFECT, ROOT, USEFUL, USEFUL_GAIN
 
 FLAT = round(1 / (USEFUL_GAIN - 1))
 """The multiple of the critical batch size from which on the hyperbola S_min (1 + B_c / B) is within 5 % of S_min."""

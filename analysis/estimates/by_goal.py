@@ -183,7 +183,7 @@ def _critical(names: Sequence[Any], threshold: float, steps: Mapping[int, int | 
     curve = pd.DataFrame({"batch_size": list(steps), "steps_to_result": pd.array([*steps.values()], "Int64")})
     curve = curve.assign(**dict(zip(CURVE, (*names, threshold), strict=True)))
     by_search = tuned.table(curve, pd.DataFrame(columns=[*STUDY, *GOAL, "steps"]))
-    return limits.critical(tuned.points(by_search), tuned.log_errors(by_search), shoulder=False)[CRITICAL[0]]
+    return limits.critical(tuned.points(by_search), tuned.log_errors(by_search), shoulder=False)[CRITICAL]
 
 
 def sentences(table: pd.DataFrame, studies: Sequence[StudyData]) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import nnls
 from scipy.special import ndtri
 
-from analysis.tables.scaling import PERFECT_SCALING_TOLERANCE, USEFUL_GAIN, Limit
+from analysis.tables.scaling import PERFECT, PERFECT_SCALING_TOLERANCE, USEFUL, USEFUL_GAIN, Limit
 
 FALLING = -0.1
 """Steps fall where the slope lies below this: still at the largest batch size, or not even from the smallest on."""
@@ -160,7 +160,7 @@ def limits(
     """
     reached = [size for size in sorted(steps) if np.isfinite(steps[size])]
     if len(reached) < FEWEST:
-        return dict.fromkeys(("perfect_scaling_limit", "maximum_useful_batch_size"), Limit(np.nan, "="))
+        return dict.fromkeys((PERFECT, USEFUL), Limit(np.nan, "="))
     log_sizes, log_steps = np.log(reached), np.log([steps[size] for size in reached])
     curves = fit(log_sizes, log_steps)[None]
     errors = np.array([(log_errors or {}).get(size, np.nan) for size in reached])
@@ -171,8 +171,8 @@ def limits(
         useful = [np.full(len(useful[0]), np.inf), *useful[1:]]
     first = next((size for size in reached if size >= base), np.nan)
     return {
-        "perfect_scaling_limit": _limit(perfect, first, reached[-1]),
-        "maximum_useful_batch_size": _limit(useful, reached[0], reached[-1]),
+        PERFECT: _limit(perfect, first, reached[-1]),
+        USEFUL: _limit(useful, reached[0], reached[-1]),
     }
 
 

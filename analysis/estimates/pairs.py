@@ -19,6 +19,7 @@ from analysis.estimates import tuned
 from analysis.intervals import SAWTOOTH, fewest, with_before
 from analysis.load import GOAL
 from analysis.tables.compare import FIXED
+from analysis.tables.scaling import CRITICAL
 
 ALL, UP_TO, BEYOND = "all batch sizes", "up to the critical batch size", "beyond the critical batch size"
 ONE, CONFIGURATIONS, SEARCHES = "one batch size", "two configurations", "two searches"
@@ -156,7 +157,7 @@ def _by_grid(curve: pd.DataFrame) -> dict[int, float]:
 
 def _critical(limits: pd.DataFrame) -> tuple[str, float]:
     """(bound, value) of the critical batch size by McCandlish et al. of one curve; ("=", NaN) if it is unknown."""
-    known = limits[limits["definition"] == "critical_batch_size_mccandlish"].dropna(subset="estimate")
+    known = limits[limits["definition"] == CRITICAL].dropna(subset="estimate")
     return (known["estimate_bound"].iloc[0], float(known["estimate"].iloc[0])) if len(known) else ("=", np.nan)
 
 

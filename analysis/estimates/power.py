@@ -17,6 +17,7 @@ from analysis.estimates import limits, split, tuned
 from analysis.estimates.pairs import FEWEST
 from analysis.labels import counted
 from analysis.question.stages import INDEXED_SAMPLERS, REFINE
+from analysis.tables.scaling import CRITICAL
 
 SEEDS = 0.2
 """The standard deviation of the log steps of one seed: 0.16 for the digits to a cross entropy of 0.2, about 0.3 to a
@@ -121,7 +122,7 @@ def critical_width(own: Noise, seeds: int, batch_sizes: Sequence[int]) -> float:
     middle = float(np.sqrt(sizes[0] * sizes[-1]))
     error = float(np.log(width(own, seeds, len(sizes)))) / float(tuned.half_width(1.0, tuned.NORMAL))
     steps = dict(zip(sorted(batch_sizes), (100 * (1 + middle / sizes)).tolist(), strict=True))
-    found = limits.critical(steps, dict.fromkeys(steps, error))["critical_batch_size_mccandlish"]
+    found = limits.critical(steps, dict.fromkeys(steps, error))[CRITICAL]
     return float(np.sqrt(found.high / found.low)) if found.low > 0 and np.isfinite(found.high) else float("nan")
 
 

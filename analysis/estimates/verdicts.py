@@ -8,10 +8,11 @@ import pandas as pd
 from analysis.estimates.limits import ratio
 from analysis.estimates.pairs import ALL, BEYOND, CONFIGURATIONS, ONE, SEARCHES, UP_TO
 from analysis.intervals import PART
-from analysis.labels import goal_text, listed, number
+from analysis.labels import bounded, goal_text, listed
 from analysis.load import GOAL
 from analysis.question.stages import FRESH_SEEDS
 from analysis.tables.compare import FIXED
+from analysis.tables.scaling import CRITICAL
 
 RANGES = (ALL, UP_TO, BEYOND)
 
@@ -263,12 +264,11 @@ def critical(names: Sequence[str], limits: pd.DataFrame, by: str = "optimizer") 
     >>> said
     'critical batch sizes 62 with momentum and 37 with sgd, a ratio of 1.69 (95%: 1.2 to 2.38).'
     """
-    rows = limits[limits["definition"] == "critical_batch_size_mccandlish"].dropna(subset="estimate").set_index(by)
+    rows = limits[limits["definition"] == CRITICAL].dropna(subset="estimate").set_index(by)
     known = [rows.loc[name] for name in names if name in rows.index]
     if len(known) < 2:
         return
-    bounds = {"=": "", ">": "at least ", "<": "at most "}
-    said = [f"{bounds[row['estimate_bound']]}{number(round(row['estimate']))} with {row.name}" for row in known]
+    said = [f"{bounded(row['estimate'], row['estimate_bound'])} with {row.name}" for row in known]
     ratio = _ratio(*known) if len(known) == 2 else ""
     yield f"critical batch sizes {listed(said)}{ratio}."
 

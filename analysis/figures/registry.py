@@ -9,6 +9,7 @@ import pandas as pd
 from analysis.figures import along_runs, best_errors, critical, learning_curves, scaling, transfer, tuning
 from analysis.figures.canvas import evenly
 from analysis.load import CURVE, GOAL
+from analysis.tables.scaling import CRITICAL
 
 PANEL = ["workload", *GOAL]
 
@@ -163,7 +164,7 @@ FIGURES: dict[str, Drawing] = {
         "three workloads that differ in one number only, with a critical batch size: sweep workload.width=128,256,512",
         table="sizes",
         rows=lambda table: (
-            table[table["definition"] == "critical_batch_size_mccandlish"]
+            table[table["definition"] == CRITICAL]
             .groupby(SIZE_PANEL, sort=False)
             .filter(lambda part: part["size"].nunique() > 2)
         ),

@@ -16,6 +16,8 @@ from analysis.intervals import bounds
 from analysis.labels import BOUNDS, goal_text, number
 from analysis.load import GOAL
 from analysis.question.stages import REFINE
+from analysis.tables.scaling import CRITICAL, USEFUL
+from analysis.tables.scaling import PERFECT as PROPORTIONAL
 
 NOT_REACHED, INFEASIBLE, PERFECT = "not reached in budget", "no feasible trial", "perfect scaling"
 AT_MOST = "met at the first evaluation, perhaps earlier"
@@ -32,14 +34,13 @@ TUNED_LINE: Any = {"marker": "o", **canvas.LINE}
 APART = 9.0
 """Points between marks at one place."""
 NO_GOALS = pd.Series(dtype=object)
-CRITICAL, PROPORTIONAL = "critical_batch_size_mccandlish", "perfect_scaling_limit"
 ACROSS = "critical batch size, 95 %"
 INTERVAL_ACROSS: Any = {"marker": "|", "markersize": 5, "linewidth": 1.2, "zorder": 4}
 NUMBER: Any = {"fontsize": 8.5, "fontweight": "bold", "zorder": 5}
 LIMITS: dict[str, tuple[str, Any]] = {
     CRITICAL: ("critical batch size", {**canvas.DOTTED, "linestyle": "-"}),
     PROPORTIONAL: ("perfect-scaling limit", canvas.DOTTED),
-    "maximum_useful_batch_size": ("maximum useful batch size", {**canvas.DOTTED, "linestyle": (0, (4, 1, 1, 1))}),
+    USEFUL: ("maximum useful batch size", {**canvas.DOTTED, "linestyle": (0, (4, 1, 1, 1))}),
 }
 FITS: dict[str, Any] = {"hyperbola": canvas.DASHED, "shoulder": canvas.DOTTED}
 

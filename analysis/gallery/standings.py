@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.claims.evidence import Curve, Evidence
-from analysis.claims.numbers import CRITICAL, USEFUL
 from analysis.claims.statement import LEVEL, Statement
 from analysis.estimates import limits, pairs, tuned
 from analysis.load import CURVE
+from analysis.tables.scaling import CRITICAL, USEFUL
 
 PROBLEM = ["workload", "goal", "batch_size"]
 

@@ -12,6 +12,7 @@ from analysis.counting import Branch
 from analysis.labels import bounded, listed, number, within
 from analysis.load import CURVE, GOAL, STUDY, LoadError, StudyData
 from analysis.noise_scale.estimate import Blocks, noise_scale
+from analysis.tables.scaling import CRITICAL, USEFUL
 
 POINT = [*STUDY, *GOAL, "trial", "step", "examples_seen"]
 MEASURED = ["estimator", "form", "examples", "unit", "squared_gradient", "trace", "noise_scale", "low", "high"]
@@ -24,8 +25,8 @@ SHOWN = {
 }
 """(estimator, form) -> its name for people, the plainest first."""
 LIMITS = {
-    "critical_batch_size_mccandlish": "critical batch size",
-    "maximum_useful_batch_size": "maximum useful batch size",
+    CRITICAL: "critical batch size",
+    USEFUL: "maximum useful batch size",
 }
 """Definition of a limit of scaling -> its name in the sentence that compares."""
 APART = 1e-3

@@ -13,15 +13,15 @@ import pandas as pd
 
 from analysis.intervals import quotient
 from analysis.load import CURVE
+from analysis.tables.scaling import CRITICAL, PERFECT, SHOULDER, USEFUL, ZHANG
 
-MEASURED = "critical_batch_size_mccandlish"
 COLUMNS = [*CURVE, "proxy", "batch_size", "step", "value", "low", "high", "bound"]
 COMPARED = ["measured", "measured_low", "measured_high", "measured_bound", "ratio", "ratio_low", "ratio_high"]
 LIMITS = {
-    "critical_batch_size_shoulder": "fit of a sharp shoulder",
-    "critical_batch_size_zhang": "20 % more data (Zhang et al.)",
-    "maximum_useful_batch_size": "maximum useful batch size",
-    "perfect_scaling_limit": "perfect-scaling limit",
+    SHOULDER: "fit of a sharp shoulder",
+    ZHANG: "20 % more data (Zhang et al.)",
+    USEFUL: "maximum useful batch size",
+    PERFECT: "perfect-scaling limit",
 }
 """Definition in `scaling` -> its name as a proxy."""
 NOISE = {
@@ -69,7 +69,7 @@ def table(tables: Tables) -> pd.DataFrame:
     along_runs = [each for name, read in ALONG_RUNS.items() if name in tables for each in read(tables[name])]
     curves = {each.curve for each in along_runs}
     limits = [each for each in _limits(tables["scaling"]) if each.curve in curves]
-    measured = tables["scaling"][tables["scaling"]["definition"] == MEASURED].set_index(CURVE)
+    measured = tables["scaling"][tables["scaling"]["definition"] == CRITICAL].set_index(CURVE)
     rows = [
         [*each.curve, *each[1:], *_compared(each, measured)]
         for each in sorted([*limits, *along_runs], key=lambda each: each.curve)

@@ -13,13 +13,13 @@ from analysis.load import CURVE
 from analysis.question.stages import FRESH_SEEDS
 from analysis.rises.shown import rise
 from analysis.tables import fits
-from analysis.tables.scaling import PERFECT_SCALING_TOLERANCE, ROOT
+from analysis.tables.scaling import CRITICAL, PERFECT, PERFECT_SCALING_TOLERANCE, ROOT, SHOULDER, USEFUL, ZHANG
 from analysis.units import TOKENS
 
 NO_DIFFERENCE = 2
 """Fits whose AICc differs by less are equally good (Burnham and Anderson 2002, section 2.6)."""
 FROM_SCATTER = "Intervals come from the scatter about the curve."
-NAMES = {"mccandlish": "McCandlish et al. (2018)", "shoulder": "the sharp shoulder", "zhang": "Zhang et al. (2024)"}
+NAMES = {CRITICAL: "McCandlish et al. (2018)", SHOULDER: "the sharp shoulder", ZHANG: "Zhang et al. (2024)"}
 
 
 def sentences(steps: pd.DataFrame, limits: pd.DataFrame, base: float = 0.0) -> list[str]:
@@ -98,7 +98,7 @@ def _last(curve: pd.DataFrame, reached: pd.DataFrame) -> _Last:
 
 def _critical(limits: pd.DataFrame, reached: pd.DataFrame) -> str:
     """The critical batch size by each definition that the data allow, and the better fit."""
-    known = {name: limits.loc[f"critical_batch_size_{name}"] for name in NAMES}
+    known = {name: limits.loc[name] for name in NAMES}
     found = [f"{_value(row)} by {NAMES[name]}" for name, row in known.items() if not pd.isna(row["estimate"])]
     text = f"critical batch size {', '.join(found)}."
     if found and TOKENS in reached and reached[TOKENS].notna().all():
@@ -141,7 +141,7 @@ def _interval(row: pd.Series) -> str:
 
 def _perfect(limits: pd.DataFrame, sizes: pd.Series, base: float, last: _Last) -> str:
     """How far steps fall in proportion; a limit up to ROOT times the base shows that they do not do so there."""
-    row = limits.loc["perfect_scaling_limit"]
+    row = limits.loc[PERFECT]
     if pd.isna(row["estimate"]):  # no batch size from the base on reached the goal
         return ""
     if row["estimate_bound"] == "<":
@@ -164,7 +164,7 @@ def _perfect(limits: pd.DataFrame, sizes: pd.Series, base: float, last: _Last) -
 
 
 def _useful(limits: pd.DataFrame, first: int, last: _Last) -> str:
-    row = limits.loc["maximum_useful_batch_size"]
+    row = limits.loc[USEFUL]
     if row["estimate_bound"] == ">":
         low = row["estimate_low"]
         it = "it" if last.words else "the maximum useful batch size"

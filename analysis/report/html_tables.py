@@ -27,6 +27,7 @@ from analysis.report.estimate_tables import (
     tunability_shown,
 )
 from analysis.sizes import table as size_laws
+from analysis.tables.scaling import CRITICAL, PERFECT, SHOULDER, USEFUL, ZHANG
 from analysis.tables.transfer import briefly
 from analysis.units import TOKENS
 
@@ -49,11 +50,11 @@ HEADERS = {
     "information": "AICc",
 }
 DEFINITIONS = {
-    "critical_batch_size_mccandlish": "critical batch size, McCandlish et al. 2018 (hyperbola)",
-    "critical_batch_size_shoulder": "critical batch size, sharp shoulder",
-    "critical_batch_size_zhang": "critical batch size, Zhang et al. 2024",
-    "perfect_scaling_limit": "perfect-scaling limit",
-    "maximum_useful_batch_size": "maximum useful batch size",
+    CRITICAL: "critical batch size, McCandlish et al. 2018 (hyperbola)",
+    SHOULDER: "critical batch size, sharp shoulder",
+    ZHANG: "critical batch size, Zhang et al. 2024",
+    PERFECT: "perfect-scaling limit",
+    USEFUL: "maximum useful batch size",
 }
 """The names of limits of scaling in tables, the best known first."""
 

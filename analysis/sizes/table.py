@@ -11,8 +11,9 @@ import pandas as pd
 from analysis.labels import listed, number
 from analysis.load import GOAL, LoadError, StudyData
 from analysis.sizes.fit import PowerLaw, power_law
+from analysis.tables.scaling import CRITICAL, ZHANG
 
-DEFINITIONS = {"critical_batch_size_mccandlish": "McCandlish et al.", "critical_batch_size_zhang": "Zhang et al."}
+DEFINITIONS = {CRITICAL: "McCandlish et al.", ZHANG: "Zhang et al."}
 """Definition of a critical batch size that laws are fitted to -> its authors."""
 LAW = ["of", "optimizer", *GOAL, "axis", "definition"]
 """The columns that identify a law: what all its workloads share, and the axis in which they differ."""

@@ -21,7 +21,10 @@ ROOT = PERFECT_SCALING_TOLERANCE**2
 """The perfect-scaling limit over the smallest batch size B0 where steps fall as 1 / sqrt(B) from B0 on, never in
 proportion: B S(B) is then 1.2 times its value at B0 at 1.44 B0."""
 USEFUL_GAIN = 1.05
-CRITICAL = ("critical_batch_size_mccandlish", "critical_batch_size_shoulder", "critical_batch_size_zhang")
+PERFECT, USEFUL = "perfect_scaling_limit", "maximum_useful_batch_size"
+CRITICAL, SHOULDER = "critical_batch_size_mccandlish", "critical_batch_size_shoulder"
+ZHANG = "critical_batch_size_zhang"
+"""Definitions of the limits of scaling; `critical batch size` alone means that of McCandlish et al."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ def intervals(
     {'perfect_scaling_limit': (16.0, 16.0), 'maximum_useful_batch_size': (16.0, 16.0)}
     """
     if not samples:
-        return dict.fromkeys(("perfect_scaling_limit", "maximum_useful_batch_size"), (np.nan, np.nan))
+        return dict.fromkeys((PERFECT, USEFUL), (np.nan, np.nan))
     sizes = np.array(sorted(samples))
     curves = np.array([samples[size] for size in sizes])  # [sizes, R]
     low, _ = _middle(_perfect_scaling_limits(sizes, curves, base))
@@ -132,7 +135,7 @@ def intervals(
     sizes, curves = sizes[reached], curves[:, np.isfinite(curves).any(axis=0)][reached]
     fewest_beyond = np.minimum.accumulate(curves[::-1])[::-1]  # at this batch size or a larger one
     useful = sizes[np.argmax(~(curves > USEFUL_GAIN * fewest_beyond), axis=0)] if len(sizes) else sizes
-    return {"perfect_scaling_limit": (low, high), "maximum_useful_batch_size": _middle(useful)}
+    return {PERFECT: (low, high), USEFUL: _middle(useful)}
 
 
 def _perfect_scaling_limits(
@@ -213,7 +216,7 @@ def critical_batch_sizes(
     64.0
     """
     reached = sorted(size for size, value in steps.items() if np.isfinite(value))
-    found = dict.fromkeys(CRITICAL, Limit(np.nan, "="))
+    found = dict.fromkeys((CRITICAL, SHOULDER, ZHANG), Limit(np.nan, "="))
     if len(reached) >= 3:
         fit = fits.hyperbola(steps)
         low, high = fit.interval()
@@ -221,12 +224,12 @@ def critical_batch_sizes(
             low, high = fits.critical_within(steps, reach or fit.reach)
         base = base or min(steps)
         zhang = [fits.zhang_critical(replace(fit, critical=value), base) for value in (fit.critical, low, high)]
-        found["critical_batch_size_mccandlish"] = _within(reached, fit.critical, low, high)
-        found["critical_batch_size_zhang"] = _within(reached, *zhang)
+        found[CRITICAL] = _within(reached, fit.critical, low, high)
+        found[ZHANG] = _within(reached, *zhang)
     if len(reached) >= 4 and shoulder:
         fit = fits.shoulder(steps)
         # No interval: with a free sharpness the bend may lie anywhere between two batch sizes.
-        found["critical_batch_size_shoulder"] = _within(reached, fit.critical, np.nan, np.nan)
+        found[SHOULDER] = _within(reached, fit.critical, np.nan, np.nan)
     return found
 
 
@@ -289,8 +292,8 @@ def _limits(
     """Definition -> limit of one curve (steps by batch size), with intervals from resamples if there are any."""
     fewest = {size: float(np.min(steps, initial=np.inf)) for size, steps in trials.items()}
     limits = {
-        "perfect_scaling_limit": perfect_scaling_limit(fewest, base, censored_at),
-        "maximum_useful_batch_size": maximum_useful_batch_size(trials, censored_at=censored_at),
+        PERFECT: perfect_scaling_limit(fewest, base, censored_at),
+        USEFUL: maximum_useful_batch_size(trials, censored_at=censored_at),
     }
     for name, (low, high) in intervals(sampled, base, censored_at).items():
         # On a plateau, resamples differ by chance and put the maximum useful batch size anywhere on it. The value is

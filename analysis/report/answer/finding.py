@@ -10,9 +10,10 @@ import pandas as pd
 
 from analysis.estimates import tuned, verdicts
 from analysis.estimates.pairs import ALL
-from analysis.labels import OPTIMIZERS, listed, optimizer_text
-from analysis.report.answer.values import CRITICAL, USEFUL, Limit, curves, limit, size
+from analysis.labels import BOUNDS_IN_WORDS, OPTIMIZERS, listed, optimizer_text
+from analysis.report.answer.values import Limit, curves, limit, size
 from analysis.rises.shown import rise
+from analysis.tables.scaling import CRITICAL, USEFUL
 
 UNIT = "batch size "
 MISSED = "did not reach the goal"
@@ -135,8 +136,7 @@ def _scales_to(critical: Limit) -> str:
 
 
 def _to(critical: Limit, unit: str = "") -> str:
-    words = {"=": "", ">": "at least ", "<": "at most "}[critical.bound]
-    return words + unit + str(critical.value._replace(text=size(critical.size)))
+    return BOUNDS_IN_WORDS[critical.bound] + unit + str(critical.value._replace(text=size(critical.size)))
 
 
 def _tie(known: Sequence[Limit]) -> str:

@@ -18,7 +18,8 @@ from analysis.question.until import WIDTH, Until
 from analysis.report.answer import infeasible
 from analysis.report.answer.choices import apart, chosen
 from analysis.report.answer.missed import Missed, missed
-from analysis.report.answer.values import USEFUL, curves, limit
+from analysis.report.answer.values import curves, limit
+from analysis.tables.scaling import USEFUL
 from analysis.tables.steps_to_result import is_complete
 
 SWEEP = ["python", "-m", "study", "sweep"]

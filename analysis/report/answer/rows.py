@@ -5,7 +5,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from analysis.labels import number, optimizer_text
-from analysis.report.answer.values import CRITICAL, UNKNOWN, USEFUL, Value, best, curves, limit, steps_value
+from analysis.report.answer.values import UNKNOWN, Value, best, curves, limit, steps_value
+from analysis.tables.scaling import CRITICAL, USEFUL
 
 NEAR = 1.2
 """Learning rates of trials within this multiple of the fewest steps count as good, as for the tunability."""

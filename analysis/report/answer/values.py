@@ -9,7 +9,6 @@ from analysis.estimates import tuned
 from analysis.labels import BOUNDS, number, optimizer_text, within
 from analysis.load import CURVE, GOAL
 
-CRITICAL, USEFUL = "critical_batch_size_mccandlish", "maximum_useful_batch_size"
 GROUP = ["workload", *GOAL]
 """What a figure 1 is about: one workload and one goal."""
 
@@ -82,6 +81,7 @@ def limit(limits: pd.DataFrame, optimizer: str, definition: str) -> Limit:
     Arguments:
         limits: the rows of one workload and goal, from `analysis.estimates.limits.table`.
 
+    >>> from analysis.tables.scaling import CRITICAL
     >>> found = limit(pd.read_csv(f"{published}/tables/scaling.csv"), "momentum", CRITICAL)
     >>> str(found.value), found.certain
     ('62 (46 to 84)', True)

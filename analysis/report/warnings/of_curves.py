@@ -126,7 +126,7 @@ def _ends(answered: Answered, limits: pd.DataFrame) -> Iterator[Caution]:
     for study, goal in answered:
         curve = sizes.setdefault((*study.curve, goal), {})
         curve[study.batch_size] = study.question["workload"].get("train_examples") or np.inf
-    open_ends = limits[(limits["definition"] == "maximum_useful_batch_size") & (limits["estimate_bound"] == ">")]
+    open_ends = limits[(limits["definition"] == scaling.USEFUL) & (limits["estimate_bound"] == ">")]
     for row in open_ends.itertuples():
         curve = sizes[row.workload, row.optimizer, Goal(row.goal_metric, row.goal_threshold)]
         if len(curve) > 1 and row.estimate == max(curve) and row.estimate < curve[int(row.estimate)]:

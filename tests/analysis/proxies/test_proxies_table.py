@@ -5,14 +5,15 @@ import pandas as pd
 import pytest
 
 from analysis.load import CURVE
-from analysis.proxies.table import LIMITS, MEASURED, table
+from analysis.proxies.table import LIMITS, table
+from analysis.tables.scaling import CRITICAL
 
 INF, NAN = np.inf, np.nan
 SGD = dict(zip(CURVE, ("tiny", "sgd", "val/loss", 0.1), strict=True))
 ADAM = SGD | {"optimizer": "adam"}
 
 
-def scaling(estimate=40.0, low=32.0, high=50.0, bound="=", of=SGD, definition=MEASURED):
+def scaling(estimate=40.0, low=32.0, high=50.0, bound="=", of=SGD, definition=CRITICAL):
     ends = {"estimate": estimate, "estimate_low": low, "estimate_high": high, "estimate_bound": bound}
     return of | ends | {"definition": definition}
 

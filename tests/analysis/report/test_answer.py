@@ -18,7 +18,8 @@ from analysis.report.answer import Answer, answers
 from analysis.report.answer.finding import begun, finding
 from analysis.report.answer.headed import headed
 from analysis.report.answer.rows import rows
-from analysis.report.answer.values import CRITICAL, UNKNOWN, USEFUL, Limit
+from analysis.report.answer.values import UNKNOWN, Limit
+from analysis.tables.scaling import CRITICAL, USEFUL
 
 PUBLISHED = Path(__file__).parents[3] / "results/published"
 NAMES = {"workload": "digits", "goal_metric": "val/classification_error", "goal_threshold": 0.05}
