@@ -3,7 +3,7 @@
 import re
 import signal
 from collections.abc import Callable, Iterable, Mapping
-from math import floor, isinf, log10
+from math import floor, isinf, isnan, log10
 from numbers import Integral
 from typing import Any
 
@@ -58,6 +58,24 @@ def within(low: float, high: float, text: Callable[[float], str] = number) -> st
     if isinf(high):
         return f"above {text(low)}" if low > 0 else "open"
     return f"below {text(high)}" if low <= 0 else f"{text(low)} to {text(high)}"
+
+
+def size_text(value: float) -> str:
+    """A batch size; one that was not measured has two digits.
+
+    >>> size_text(61.9), size_text(4.3134)
+    ('62', '4.3')
+    """
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def interval_text(low: float, high: float, text: Callable[[float], str] = size_text) -> str:
+    """An interval of positive numbers as text; empty if it is unknown or open on both sides.
+
+    >>> [interval_text(*ends) for ends in ((45.8, 83.7), (170.2, float("inf")), (0.0, 64.0), (float("nan"),) * 2)]
+    ['46 to 84', 'above 170', 'below 64', '']
+    """
+    return "" if isnan(low) or (low <= 0 and isinf(high)) else within(low, high, text)
 
 
 def value_text(value: float | str) -> str:

@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.counting import COMPLETE
 from analysis.estimates import limits, tuned
 from analysis.intervals import at_most
-from analysis.labels import BOUNDS_IN_WORDS, curve_text, goal_text, listed
+from analysis.labels import bounded, curve_text, goal_text, interval_text, listed
 from analysis.load import CURVE, GOAL, STUDY, StudyData
 from analysis.tables.scaling import CRITICAL
 from analysis.tables.steps_to_result import counted_trials, measured, row
@@ -222,10 +222,5 @@ def sentences(table: pd.DataFrame, studies: Sequence[StudyData]) -> list[str]:
 
 
 def _in_words(found: pd.Series) -> str:
-    value = f"{BOUNDS_IN_WORDS[found['bound']]}{found['critical_batch_size']:,.0f}"
-    if pd.isna(found["low"]) or (found["low"] <= 0 and np.isinf(found["high"])):
-        return value
-    if np.isinf(found["high"]):
-        return f"{value} (95%: above {found['low']:,.0f})"
-    ends = f"{found['low']:,.0f} to " if found["low"] > 0 else "below "
-    return f"{value} (95%: {ends}{found['high']:,.0f})"
+    interval = interval_text(found["low"], found["high"], "{:,.0f}".format)
+    return bounded(found["critical_batch_size"], found["bound"]) + (f" (95%: {interval})" if interval else "")

@@ -13,7 +13,7 @@ from analysis.estimates.tuned import SEEDS, nothing_feasible
 from analysis.figures import canvas
 from analysis.figures.canvas import MUTED, goal, heading, powers_of_two, round_decimals
 from analysis.intervals import bounds
-from analysis.labels import BOUNDS, goal_text, number
+from analysis.labels import BOUNDS, goal_text, number, size_text
 from analysis.load import GOAL
 from analysis.question.stages import REFINE
 from analysis.tables.scaling import CRITICAL, USEFUL
@@ -271,10 +271,9 @@ def _draw_limits(
 
 
 def _write(ax: Axes, x: float, y: float, colour: Any, side: int) -> None:
-    """Write a batch size beside its place on a curve; one that was not measured has two digits."""
+    """Write a batch size beside its place on a curve."""
     place: Any = {"ha": "left", "va": "bottom"} if side > 0 else {"ha": "right", "va": "top"}
-    text = f"{x:,.0f}" if x >= 10 else f"{x:.2g}"
-    ax.annotate(text, (x, y), (3 * side, 3 * side), textcoords="offset points", color=colour, **place, **NUMBER)
+    ax.annotate(size_text(x), (x, y), (3 * side, 3 * side), textcoords="offset points", color=colour, **place, **NUMBER)
 
 
 def by_goal(ax: Axes, table: pd.DataFrame) -> None:

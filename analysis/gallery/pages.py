@@ -19,10 +19,20 @@ from analysis.claims.settle import Settles
 from analysis.claims.statement import short
 from analysis.gallery import standings
 from analysis.gallery.studies import MOST_BYTES, Published
-from analysis.labels import BOUNDS, counted, duration, goal_text, listed, number, optimizer_text
+from analysis.labels import (
+    BOUNDS,
+    counted,
+    duration,
+    goal_text,
+    interval_text,
+    listed,
+    number,
+    optimizer_text,
+    size_text,
+)
 from analysis.report.answer.finding import finding
 from analysis.report.answer.rows import rows
-from analysis.report.answer.values import GROUP, ends, size
+from analysis.report.answer.values import GROUP
 from analysis.report.html_tables import DEFINITIONS
 
 MARK = "<!-- Written by docs/gallery.py; do not edit. -->"
@@ -128,8 +138,8 @@ def _limit(row: Mapping[Any, Any], prefix: str = "") -> str:
     value, low, high = (row.get(f"{prefix}estimate{end}", np.nan) for end in ("", "_low", "_high"))
     if pd.isna(value):
         return "–"
-    interval = ends(low, high)
-    return f"{BOUNDS[row[f'{prefix}estimate_bound']]}{size(value)}{f' ({interval})' if interval else ''}"
+    interval = interval_text(low, high)
+    return f"{BOUNDS[row[f'{prefix}estimate_bound']]}{size_text(value)}{f' ({interval})' if interval else ''}"
 
 
 def _study(study: Study) -> str:

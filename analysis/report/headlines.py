@@ -8,7 +8,16 @@ import pandas as pd
 from analysis.counting import RECORDED
 from analysis.estimates import split, tuned
 from analysis.estimates.limits import IN_TOKENS
-from analysis.labels import batch_sizes, curve_text, listed, number, short_count
+from analysis.labels import (
+    BOUNDS_IN_WORDS,
+    batch_sizes,
+    curve_text,
+    interval_text,
+    listed,
+    number,
+    short_count,
+    size_text,
+)
 from analysis.load import CURVE
 from analysis.question.stages import FRESH_SEEDS
 from analysis.rises.shown import rise
@@ -118,25 +127,13 @@ def _critical(limits: pd.DataFrame, reached: pd.DataFrame) -> str:
 
 def _value(row: pd.Series) -> str:
     """A limit with its interval, or the bound that the data give."""
-    words = {"=": "", ">": "at least ", "<": "at most "}[row["estimate_bound"]]
-    return f"{words}{_size(row['estimate'])}{_interval(row)}"
-
-
-def _size(value: float) -> str:
-    """A batch size; one that was not measured has two digits."""
-    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+    return f"{BOUNDS_IN_WORDS[row['estimate_bound']]}{size_text(row['estimate'])}{_interval(row)}"
 
 
 def _interval(row: pd.Series) -> str:
     """The interval in brackets; an open end has no number."""
     low, high = row["estimate_low"], row["estimate_high"]
-    if pd.isna(low):
-        return ""
-    if low <= 0 and np.isinf(high):
-        return " (95%: open on both sides)"
-    if np.isinf(high):
-        return f" (95%: above {_size(low)})"
-    return f" (95%: below {_size(high)})" if low <= 0 else f" (95%: {_size(low)} to {_size(high)})"
+    return "" if pd.isna(low) else f" (95%: {interval_text(low, high) or 'open on both sides'})"
 
 
 def _perfect(limits: pd.DataFrame, sizes: pd.Series, base: float, last: _Last) -> str:
@@ -144,23 +141,19 @@ def _perfect(limits: pd.DataFrame, sizes: pd.Series, base: float, last: _Last) -
     row = limits.loc[PERFECT]
     if pd.isna(row["estimate"]):  # no batch size from the base on reached the goal
         return ""
+    here, interval = size_text(row["estimate"]), _interval(row)
     if row["estimate_bound"] == "<":
-        return (
-            f"Steps do not fall in proportion to batch size anywhere from {_size(row['estimate'])} on{_interval(row)}."
-        )
+        return f"Steps do not fall in proportion to batch size anywhere from {here} on{interval}."
     first = int(sizes[sizes >= base].iloc[0])
     if row["estimate_bound"] == "=" and row["estimate"] <= ROOT * first:
         more = f"{PERFECT_SCALING_TOLERANCE - 1:.0%} more examples than {first:,}"
         return (
-            f"At {first:,} steps no longer fall in proportion to batch size: batch sizes above "
-            f"{_size(row['estimate'])} take over {more}{_interval(row)}."
+            f"At {first:,} steps no longer fall in proportion to batch size: batch sizes above {here} take over "
+            f"{more}{interval}."
         )
-    upto = (
-        f"the largest batch size{last.words}, {last.size:,}"
-        if row["estimate_bound"] == ">"
-        else f"about {_size(row['estimate'])}"
-    )
-    return f"Steps fall in proportion to batch size (perfect scaling, within 20%) up to {upto}{_interval(row)}."
+    largest = f"the largest batch size{last.words}, {last.size:,}"
+    upto = largest if row["estimate_bound"] == ">" else f"about {here}"
+    return f"Steps fall in proportion to batch size (perfect scaling, within 20%) up to {upto}{interval}."
 
 
 def _useful(limits: pd.DataFrame, first: int, last: _Last) -> str:
@@ -168,13 +161,13 @@ def _useful(limits: pd.DataFrame, first: int, last: _Last) -> str:
     if row["estimate_bound"] == ">":
         low = row["estimate_low"]
         it = "it" if last.words else "the maximum useful batch size"
-        known = f"; {it} is above {_size(low)} (95%)" if 0 < low < last.size else ""
+        known = f"; {it} is above {size_text(low)} (95%)" if 0 < low < last.size else ""
         if last.words:  # what lies beyond is unknown, whether or not steps fall up to there
             return f"The maximum useful batch size is at least {last.size:,}, the largest{last.words}{known}."
         return f"Steps still fall at the largest batch size, {last.size:,}{known}."
     if row["estimate_bound"] == "<":
         return f"No batch size saves more than 5% of the steps of {first:,}{_interval(row)}."
-    return f"Batch sizes above {_size(row['estimate'])} save at most 5% more{_interval(row)}."
+    return f"Batch sizes above {size_text(row['estimate'])} save at most 5% more{_interval(row)}."
 
 
 def _measured(curve: pd.DataFrame, reached: pd.DataFrame) -> str:

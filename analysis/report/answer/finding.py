@@ -10,8 +10,8 @@ import pandas as pd
 
 from analysis.estimates import tuned, verdicts
 from analysis.estimates.pairs import ALL
-from analysis.labels import BOUNDS_IN_WORDS, OPTIMIZERS, listed, optimizer_text
-from analysis.report.answer.values import Limit, curves, limit, size
+from analysis.labels import BOUNDS_IN_WORDS, OPTIMIZERS, listed, optimizer_text, size_text
+from analysis.report.answer.values import Limit, curves, limit
 from analysis.rises.shown import rise
 from analysis.tables.scaling import CRITICAL, USEFUL
 
@@ -136,7 +136,7 @@ def _scales_to(critical: Limit) -> str:
 
 
 def _to(critical: Limit, unit: str = "") -> str:
-    return BOUNDS_IN_WORDS[critical.bound] + unit + str(critical.value._replace(text=size(critical.size)))
+    return BOUNDS_IN_WORDS[critical.bound] + unit + str(critical.value._replace(text=size_text(critical.size)))
 
 
 def _tie(known: Sequence[Limit]) -> str:

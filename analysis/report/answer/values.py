@@ -1,12 +1,12 @@
 """Batch sizes and steps with their intervals, as text that claims no more than the interval holds."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from analysis.estimates import tuned
-from analysis.labels import BOUNDS, number, optimizer_text, within
+from analysis.labels import BOUNDS, interval_text, number, optimizer_text, size_text
 from analysis.load import CURVE, GOAL
 
 GROUP = ["workload", *GOAL]
@@ -28,26 +28,6 @@ class Value(NamedTuple):
 UNKNOWN = Value("–")
 
 
-def size(value: float) -> str:
-    """A batch size; one that was not measured has two digits.
-
-    >>> size(61.9), size(4.3134)
-    ('62', '4.3')
-    """
-    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def ends(low: float, high: float, text: Any = size) -> str:
-    """An interval as text; empty if it is unknown or open on both sides.
-
-    >>> ends(45.8, 83.7), ends(170.2, np.inf), ends(0.0, 64.0), ends(np.nan, np.nan)
-    ('46 to 84', 'above 170', 'below 64', '')
-    """
-    if pd.isna(low) or (low <= 0 and np.isinf(high)):
-        return ""
-    return within(low, high, text)
-
-
 class Limit(NamedTuple):
     """A limit of scaling of one optimizer; `size` is NaN if it is unknown."""
 
@@ -62,8 +42,8 @@ class Limit(NamedTuple):
         if pd.isna(self.size):
             return UNKNOWN
         known = self.low if self.bound == ">" else self.high if self.bound == "<" else np.nan
-        interval = "" if known == self.size else ends(self.low, self.high)  # the bound says it already
-        return Value(BOUNDS[self.bound] + size(self.size), interval)
+        interval = "" if known == self.size else interval_text(self.low, self.high)  # the bound says it already
+        return Value(BOUNDS[self.bound] + size_text(self.size), interval)
 
     @property
     def certain(self) -> bool:
@@ -137,5 +117,5 @@ def steps_value(row: pd.Series) -> Value:
     low, high = (row.get(f"optimum_{end}", np.nan) for end in ("low", "high"))
     if pd.isna(low):
         low, high = (row.get(f"tuned_{end}", np.nan) for end in ("low", "high"))
-    interval = ends(low, high, number) if row.get("read_from") == tuned.SEEDS else ""
+    interval = interval_text(low, high, number) if row.get("read_from") == tuned.SEEDS else ""
     return Value(number(round(row["point"], 9)), interval, f"at batch size {row['batch_size']:,}")
