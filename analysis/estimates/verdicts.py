@@ -107,8 +107,8 @@ def turned(row: pd.Series) -> tuple[str, str, float, float, float]:
 
 
 def _times(ratio: float, low: float, high: float) -> str:
-    interval = f"95%: {above(low)} to {high:.3g}" if np.isfinite(high) else f"95%: above {above(low)}"
-    return f"{ratio:.3g} times ({interval})" if np.isfinite(ratio) else f"{above(low)} times or more ({interval})"
+    times = f"{ratio:.3g} times" if np.isfinite(ratio) else f"{above(low)} times or more"
+    return f"{times} (95%: {ends_text(low, high)})"
 
 
 def above(low: float) -> str:
@@ -118,6 +118,15 @@ def above(low: float) -> str:
     ('1.38', '2', '1.004')
     """
     return next(text for digits in range(3, 18) if float(text := f"{low:.{digits}g}") > 1)
+
+
+def ends_text(low: float, high: float) -> str:
+    """An interval above 1.
+
+    >>> ends_text(1.384, 2.5), ends_text(1.384, np.inf)
+    ('1.38 to 2.5', 'above 1.38')
+    """
+    return f"{above(low)} to {high:.3g}" if np.isfinite(high) else f"above {above(low)}"
 
 
 def _factors(rows: Sequence[pd.Series]) -> list[float]:
@@ -192,7 +201,7 @@ def range_text(ratio: float, low: float, high: float) -> str:
     >>> range_text(2.0, 1.25, 2.5), range_text(2.0, 1.25, np.inf)
     ('2 times, 1.25 to 2.5', '2 times, above 1.25')
     """
-    return f"{ratio:.3g} times, {f'{above(low)} to {high:.3g}' if np.isfinite(high) else f'above {above(low)}'}"
+    return f"{ratio:.3g} times, {ends_text(low, high)}"
 
 
 def _configurations(pair: pd.DataFrame) -> Iterator[str]:

@@ -153,14 +153,9 @@ def _faster(pairs: pd.DataFrame) -> str:
     rows = [row for row in shown.itertuples() if np.isfinite(row.ratio) and row.ratio > 0]
     if not rows:
         return ""
-    row = max(rows, key=lambda row: abs(np.log(row.ratio)))
-    names, numbers = (row.a, row.b), (row.ratio, row.low, row.high)
-    if row.low <= 1:  # a is the slower one
-        names, numbers = (row.b, row.a), (1 / row.ratio, 1 / row.high, 1 / row.low if row.low else np.inf)
-    ratio, low, high = numbers
-    interval = f"{verdicts.above(low)} to {high:.3g}" if np.isfinite(high) else f"above {verdicts.above(low)}"
-    one, other = map(optimizer_text, names)
-    return f"{one} needs {ratio:.3g} times ({interval}) fewer steps than {other}"
+    faster, slower, ratio, low, high = verdicts.turned(max(rows, key=lambda row: abs(np.log(row.ratio))))
+    one, other = map(optimizer_text, (faster, slower))
+    return f"{one} needs {ratio:.3g} times ({verdicts.ends_text(low, high)}) fewer steps than {other}"
 
 
 def _unlimited(optimizer: str, curve: pd.DataFrame, limits: pd.DataFrame) -> str:
