@@ -78,8 +78,10 @@ def _arms(key: Sequence[Any], studies: Sequence[StudyData]) -> list[dict[str, An
     for study, each in zip(arms, read, strict=True):
         own = each.loc[shared]
         with np.errstate(invalid="ignore"):  # both arms missed the goal
-            by_grid = sum(map(_moved, (own, first))) if each is not read[0] else 0.0  # an arm is as fast as itself
+            grid = (moved_by_grid(*with_before(arm)) for arm in (own, first))
+            by_grid = sum(grid) if each is not read[0] else 0.0  # an arm is as fast as itself
             ratio = _paired(np.log(known_steps(first)) - np.log(known_steps(own)), by_grid)
+        difference = _paired((own["error"] - first["error"]).to_numpy())
         mean, low, high = interval(own["error"].to_numpy())
         label = study.batch_schedule.label if study.batch_schedule else f"constant {study.batch_size:,}"
         phases = study.phases(shared[0])
@@ -97,7 +99,7 @@ def _arms(key: Sequence[Any], studies: Sequence[StudyData]) -> list[dict[str, An
                 "steps_to_goal": float(np.exp(np.log(own["steps"]).mean())),
                 "examples_to_goal": float(np.exp(np.log(own["examples"]).mean())),
                 **{"error": mean, "error_low": low, "error_high": high},
-                **dict(zip(PAIRED, (*np.exp(ratio), *_paired(_less(own["error"], first["error"]))), strict=True)),
+                **dict(zip(PAIRED, (*np.exp(ratio), *difference), strict=True)),
             }
         )
     return rows
@@ -124,10 +126,6 @@ def _of_seeds(study: StudyData) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
-def _moved(arm: pd.DataFrame) -> float:
-    return moved_by_grid(*with_before(arm))
-
-
 def known_steps(arm: pd.DataFrame) -> np.ndarray:
     """The steps of each seed [S]; NaN where they are only an upper bound.
 
@@ -139,10 +137,6 @@ def known_steps(arm: pd.DataFrame) -> np.ndarray:
     """
     steps, before = with_before(arm)
     return np.where(bounded(steps, before), np.nan, steps)
-
-
-def _less(own: pd.Series, first: pd.Series) -> np.ndarray:
-    return own.to_numpy() - first.to_numpy()
 
 
 def _paired(differences: np.ndarray, by_grid: float = 0.0) -> tuple[float, float, float]:
