@@ -143,10 +143,8 @@ class Result:
         axes = [ax] if isinstance(ax, Axes) else [*ax]
         if len(axes) != len(panels):
             raise Refused(f"{figure} has {len(panels)} panels, but got {len(axes)} axes; give a list of {len(panels)}.")
-        drawing = found[0].drawing
         for panel, each in zip(panels, axes, strict=True):
-            overlays = {name: panel[name] for name in drawing.overlays if name in panel}
-            drawing.draw(each, panel[drawing.table], **overlays)
+            figures.draw_panel(figures.FIGURES[figure], panel, each)
         return axes[0] if len(axes) == 1 else axes
 
     def __repr__(self) -> str:

@@ -105,10 +105,17 @@ def draw(chart: Chart, width: float | None = None) -> list[Figure]:
     'batch size (examples)'
     """
     drawing = chart.drawing
-    return [canvas.draw(partial(_draw_panel, drawing, panel), drawing.small, width) for panel in chart.panels]
+    return [canvas.draw(partial(draw_panel, drawing, panel), drawing.small, width) for panel in chart.panels]
 
 
-def _draw_panel(drawing: Drawing, panel: Tables, ax: Axes) -> None:
+def draw_panel(drawing: Drawing, panel: Tables, ax: Axes) -> None:
+    """Draw one panel of a chart on axes.
+
+    >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
+    >>> draw_panel(FIGURES["steps_to_result"], {"steps_to_result": steps}, ax)
+    >>> ax.get_xlabel()
+    'batch size (examples)'
+    """
     overlays = {name: panel[name] for name in drawing.overlays if name in panel}
     drawing.draw(ax, panel[drawing.table], **overlays)
 
