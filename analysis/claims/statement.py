@@ -12,7 +12,6 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 SHOWN, NOT_SHOWN, CONTRADICTED, NOT_TESTED = "shown", "not shown", "contradicted", "not tested"
-VERDICTS = (CONTRADICTED, NOT_SHOWN, SHOWN, NOT_TESTED)
 TINY = 1e-6
 """The least error of a statement in a mean: one without any error would count alone."""
 LEVEL = 0.05
