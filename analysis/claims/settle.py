@@ -10,14 +10,12 @@ import pandas as pd
 from analysis.claims.evidence import Evidence
 from analysis.claims.registry import FULL, Judged
 from analysis.claims.statement import CONTRADICTED, SHOWN
-from analysis.estimates.until import override, trainings
+from analysis.estimates.until import trainings
 from analysis.labels import about
 from analysis.load import GOAL, StudyData
-from analysis.question.stages import REFINE
-from analysis.report.answer.next_step import command, next_step, seconds_of
+from analysis.report.answer.next_step import SWEEP, command, next_step, seconds_of, tuned_more
 
 SMOOTHING = "search.space.label_smoothing"
-SWEEP = ["python", "-m", "study", "sweep"]
 Load = Callable[[str], Sequence[StudyData]]
 """The name of a workload -> the searches that give its S(B)."""
 
@@ -85,7 +83,9 @@ def _next(workload: str, evidence: Evidence, studies: Sequence[StudyData], by_tr
     )
     cost = cost.assign(workload=studies[0].workload)
     if by_trials:
-        return _more_trials(workload, studies, cost)
+        more = tuned_more(studies)
+        seconds = seconds_of(studies, more.units, cost)
+        return Settles(f"{workload}: {more.advice}", command(studies, more.overrides), seconds)
     goal = studies[0].goal
     steps, limits = (
         table[(table[GOAL] == [goal.metric, goal.threshold]).all(axis=1)].assign(workload=studies[0].workload)
@@ -93,16 +93,6 @@ def _next(workload: str, evidence: Evidence, studies: Sequence[StudyData], by_tr
     )
     found = next_step(studies, steps, limits, cost)
     return Settles(f"{workload}: {found.advice}", found.command, found.seconds)
-
-
-def _more_trials(workload: str, studies: Sequence[StudyData], cost: pd.DataFrame) -> Settles:
-    search = {"reruns": 0, "added": 0, **studies[0].question["search"]}
-    refines = search.get("sampler") == REFINE
-    key, value = ("added", search["added"] + 1) if refines else ("trials", 2 * search["trials"])
-    units = float(trainings(search | {key: value}) - trainings(search))
-    advice = "tune for one more round" if refines else f"search with {value} trials instead of {search['trials']}"
-    extended = command(studies, dict([override(search["sampler"], key, value)]))
-    return Settles(f"{workload}: {advice}", extended, seconds_of(studies, {s.key: units for s in studies}, cost))
 
 
 def _possible(test: Mapping[str, str], study: StudyData) -> dict[str, str]:

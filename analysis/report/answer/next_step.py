@@ -59,7 +59,7 @@ class NextStep(NamedTuple):
         return f"{self.advice}{f' ({self.cost})' if self.cost else ''}{':' if self.command else '.'}"
 
 
-class _Change(NamedTuple):
+class Change(NamedTuple):
     """A change to a sweep; `units`: the trainings that it adds to each study, in times of one training there."""
 
     advice: str
@@ -90,7 +90,7 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
         return NextStep(known, "")
     parts = [(part, _rows(part, steps)) for part in _sweeps(studies)]
     parts.sort(key=lambda part: -_width(part[1]))
-    kinds: Sequence[Callable[[Sequence[StudyData], pd.DataFrame], _Change | None]] = (
+    kinds: Sequence[Callable[[Sequence[StudyData], pd.DataFrame], Change | None]] = (
         lambda mine, _: _unfinished(mine),
         _infeasible,
         lambda mine, _: _missed(mine, steps),
@@ -151,14 +151,12 @@ def _width(steps: pd.DataFrame) -> float:
     return widest(Until(WIDTH, 2.0), steps, pd.DataFrame())
 
 
-def _unfinished(studies: Sequence[StudyData]) -> _Change | None:
-    left = {
-        study.key: max(1, trainings(_search(study)) - len(study.trials)) for study in studies if not is_complete(study)
-    }
-    return _Change(f"continue the sweep: {counted(len(left), 'search', 'searches')} left", {}, left) if left else None
+def _unfinished(studies: Sequence[StudyData]) -> Change | None:
+    left = {s.key: max(1, trainings(_search(s)) - len(s.trials)) for s in studies if not is_complete(s)}
+    return Change(f"continue the sweep: {counted(len(left), 'search', 'searches')} left", {}, left) if left else None
 
 
-def _infeasible(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None:
+def _infeasible(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | None:
     """Mend the command, or lower the learning rates, where no trial was feasible or most commands failed. Both need
     another folder: infeasible trials stay on file."""
     mine = _without_others(infeasible.hindered(studies, steps), studies)
@@ -173,9 +171,9 @@ def _infeasible(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | 
     unknown = dict.fromkeys((study.key for study in mine), np.nan)  # such trials end early: they show no cost
     if infeasible.failed(mine):
         some["results"] = _folder(mine, "mended")
-        return _Change(f"mend the command, {why}, and sweep again", some, unknown)
+        return Change(f"mend the command, {why}, and sweep again", some, unknown)
     overrides = infeasible.lower(mine) | some | {"results": _folder(mine, "lower")}
-    return _Change(f"search lower learning rates, {why}", overrides, unknown)
+    return Change(f"search lower learning rates, {why}", overrides, unknown)
 
 
 def _without_others(mine: Sequence[StudyData], studies: Sequence[StudyData]) -> Sequence[StudyData]:
@@ -190,7 +188,7 @@ def _without_others(mine: Sequence[StudyData], studies: Sequence[StudyData]) -> 
     return max(parts, key=len)
 
 
-def _missed(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None:
+def _missed(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | None:
     """A larger budget if no trial reached the goal. It asks another question, so it needs a folder of its own."""
     if steps["reached"].any():
         return None
@@ -199,7 +197,7 @@ def _missed(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None
     doubled = {f"budget.{name}": _plain(2 * budget[name]) for name in names if budget.get(name)}
     units = {study.key: 2.0 * trainings(_search(study)) for study in studies}
     advice = "double the budget, because no trial reached the goal"
-    return _Change(advice, doubled | {"results": _folder(studies, "longer")}, units)
+    return Change(advice, doubled | {"results": _folder(studies, "longer")}, units)
 
 
 def _plain(number: float) -> str:
@@ -211,7 +209,7 @@ def _plain(number: float) -> str:
     return f"{number:.0f}" if float(number).is_integer() else f"{number:g}"
 
 
-def _bounded(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None:
+def _bounded(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | None:
     """An earlier first evaluation where steps are only an upper bound. It asks another question, too. A script of the
     user evaluates when it likes; once it has changed, it needs another folder."""
     found = (tuned.points(curve) for _, curve in steps.groupby(CURVE))
@@ -222,12 +220,12 @@ def _bounded(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | Non
     units = {study.key: float(trainings(_search(study))) for study in studies}
     another = {"results": _folder(studies, "earlier")}
     if studies[0].is_command:
-        return _Change(f"have the script write its first metrics earlier, {why}, and sweep again", another, units)
+        return Change(f"have the script write its first metrics earlier, {why}, and sweep again", another, units)
     first = studies[0].question["evaluation"]["first"] / EARLIER
-    return _Change(f"evaluate earlier, {why}", {"evaluation.first": f"{first:.2g}", **another}, units)
+    return Change(f"evaluate earlier, {why}", {"evaluation.first": f"{first:.2g}", **another}, units)
 
 
-def _some_missed(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None:
+def _some_missed(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | None:
     """Twice the budget at batch sizes that missed the goal, beside their searches on file; more trials at all batch
     sizes if the budget was ample, or a single pass allows no larger one."""
     most = {study.key[1:]: max(_search(study)["budgets"]) / study.branch.budget for study in studies}
@@ -246,23 +244,26 @@ def _some_missed(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change |
         several = ",".join(map(_plain, [*multiples, 2 * multiples[-1]]))
         overrides = {"search.budgets": f"[{several}]", "batch_size": ",".join(map(str, sizes))}
         units = {study.key: 2.0 * multiples[-1] * trainings(_search(study)) for study in mine}
-        return _Change(f"search with {_plain(2 * multiples[-1])} times the budget, too, {why}", overrides, units)
-    return _tuned_more(studies, f", {why}" + ("" if single else f", where the budget of {_budgets(found)} was ample"))
+        return Change(f"search with {_plain(2 * multiples[-1])} times the budget, too, {why}", overrides, units)
+    return tuned_more(studies, f", {why}" + ("" if single else f", where the budget of {_budgets(found)} was ample"))
 
 
 def _budgets(found: Sequence[Missed]) -> str:
     return f"{listed(sorted({each.budget for each in found}))} steps"
 
 
-def _tuned_more(studies: Sequence[StudyData], why: str) -> _Change:
-    """Another round of `refine`, or twice the trials of another sampler, at all batch sizes: the best of more trials is
-    luckier."""
+def tuned_more(studies: Sequence[StudyData], why: str = "") -> Change:
+    """Another round of `refine`, or twice the trials of another sampler, at all batch sizes: more trials are luckier.
+
+    >>> tuned_more([study]).advice
+    'search with 40 trials instead of 20'
+    """
     most = _most(studies)
     key, value = ("added", most["added"] + 1) if most["sampler"] == REFINE else ("trials", 2 * most["trials"])
     return _raised(studies, key, value, why)
 
 
-def _raised(studies: Sequence[StudyData], key: str, value: int, why: str = "") -> _Change:
+def _raised(studies: Sequence[StudyData], key: str, value: int, why: str = "") -> Change:
     """More fresh seeds (`reruns`), rounds (`added`) or `trials` at all batch sizes."""
     most = _most(studies)
     words = {
@@ -271,10 +272,8 @@ def _raised(studies: Sequence[StudyData], key: str, value: int, why: str = "") -
         "added": "tune for one more round",
         "trials": f"search with {value} trials instead of {most['trials']}",
     }
-    units = {
-        study.key: float(trainings(_search(study) | {key: value}) - trainings(_search(study))) for study in studies
-    }
-    return _Change(words[key] + why, dict([override(most["sampler"], key, value)]), units)
+    units = {s.key: float(trainings(_search(s) | {key: value}) - trainings(_search(s))) for s in studies}
+    return Change(words[key] + why, dict([override(most["sampler"], key, value)]), units)
 
 
 def _most(studies: Sequence[StudyData]) -> dict[str, Any]:
@@ -301,7 +300,7 @@ def _results(studies: Sequence[StudyData]) -> str:
     return str(studies[0].results) if moved else recorded
 
 
-def _larger(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFrame) -> _Change | None:
+def _larger(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFrame) -> Change | None:
     """Larger batch sizes, if steps still fall at the largest one and the training set has the examples."""
     largest = int(steps["batch_size"].max())
     still = [
@@ -321,10 +320,10 @@ def _larger(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFr
     advice = f"sweep {batch_sizes(sizes)}{by}, because steps still fall at {largest:,}"
     units = {study.key: sum(times) * float(trainings(_search(study))) for study in mine}
     some = {} if all_fall else {"optimizer": ",".join(still)}
-    return _Change(advice, {"batch_size": ",".join(map(str, sizes)), **some}, units, " if the steps fall no further")
+    return Change(advice, {"batch_size": ",".join(map(str, sizes)), **some}, units, " if the steps fall no further")
 
 
-def _finer(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change:
+def _finer(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change:
     """What narrows the intervals most: fresh seeds or further tuning."""
     [(key, value)] = more(_most(studies), steps).items()
     return _raised(studies, key, value)
