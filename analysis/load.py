@@ -193,7 +193,12 @@ class StudyData:
     @property
     def independent(self) -> bool:
         """True if trials were drawn independently; `refine` and adaptive searches learn from earlier trials."""
-        return self.question["search"].get("sampler") not in (*counting.ADAPTIVE_SAMPLERS, stages.REFINE)
+        return not self.refines and self.question["search"].get("sampler") not in counting.ADAPTIVE_SAMPLERS
+
+    @property
+    def refines(self) -> bool:
+        """True if `search=refine` chose the trials."""
+        return bool(self.question["search"].get("sampler") == stages.REFINE)
 
     @property
     def stops_early(self) -> bool:

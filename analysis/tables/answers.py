@@ -11,7 +11,6 @@ from analysis.edges import widening
 from analysis.intervals import median, with_before
 from analysis.labels import goal_text
 from analysis.load import GOAL, STUDY, StudyData
-from analysis.question import stages
 from analysis.tables import audits, steps_to_result
 
 
@@ -208,11 +207,6 @@ def fresh_seeds(searches: Mapping[Branch, StudyData], goal: Goal | None = None) 
     return chosen, again
 
 
-def _confirmed(search: StudyData) -> bool:
-    """True if fresh seeds confirm a configuration that the search itself chose, whatever goal is read."""
-    return search.question["search"].get("sampler") == stages.REFINE
-
-
 def rerun_steps(studies: Sequence[StudyData], goals: Sequence[Goal | None] = (None,)) -> pd.DataFrame:
     """Every finished training of a tuned configuration with fresh seeds.
 
@@ -245,7 +239,7 @@ def rerun_steps(studies: Sequence[StudyData], goals: Sequence[Goal | None] = (No
                 frame = frame[frame["status"] != INCOMPLETE]
                 steps = frame["steps_to_goal"].where(frame["status"] == COMPLETE).astype("float64").fillna(np.inf)
                 kept = {key: row[key] for key in (*STUDY, *GOAL, "trial", "steps_to_result")}
-                other = _confirmed(search) and goal not in (None, search.goal)
+                other = search.refines and goal not in (None, search.goal)  # `refine` confirms one for its own goal
                 kept["tuned_for"] = goal_text(search.goal.metric, search.goal.threshold) if other else None
                 before = frame["step_before"].where(np.isfinite(steps))
                 frames.append(frame[["rerun", "status"]].assign(steps=steps, step_before=before, **kept))

@@ -14,7 +14,6 @@ from analysis import counting, intervals
 from analysis.counting import Goal, Measured, Outcome
 from analysis.edges import FEWEST, Edge, open_edges
 from analysis.load import GOAL, StudyData
-from analysis.question.stages import REFINE
 from analysis.tables.steps_to_result import counted_trials, feasible_steps, is_complete, measured
 
 NEAR = 2.0
@@ -280,8 +279,7 @@ def differing(one: StudyData, other: StudyData, keys: Iterable[str]) -> set[str]
     >>> sorted(differing(study, load_study(f"{folder}/momentum/32"), ["optimizer", "batch_size", "search.trials"]))
     ['batch_size', 'optimizer']
     """
-    refined = all(each.question["search"].get("sampler") == REFINE for each in (one, other))
-    passed = {"search.trials"} if refined else set()
+    passed = {"search.trials"} if one.refines and other.refines else set()
     both = one, other
     # These change no steps to the goal.
     left_out = {"exact", "every"} if any(study.stops_early for study in both) else {"exact"}

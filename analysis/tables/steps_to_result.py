@@ -244,7 +244,7 @@ def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
     bounded = len(steps) >= intervals.PART and study.independent
     low, high = intervals.interval(known, n) if bounded else (np.nan, np.nan)
     tuned = trial
-    if study.question["search"].get("sampler") == stages.REFINE:
+    if study.refines:
         chosen = study.once("confirmed", lambda: _confirmed(study))
         tuned = trial if chosen is None else chosen  # the fastest so far, until screens have chosen
     examples = None if trial is None or fewest is None else study.phases(trial).examples(fewest)

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 from analysis.counting import Goal
 from analysis.labels import batch_sizes, goal_text, listed
 from analysis.load import StudyData
-from analysis.question.stages import REFINE
 
 KINDS = (
     *("waiting", "edge", "rising", "inclusion", "unequal", "adaptive", "unfinished", "few near"),
@@ -77,15 +76,6 @@ def cured(caution: Caution, imported: bool) -> Caution:
     if not imported:
         return caution
     return caution._replace(cure=OF_IMPORTED.get("few" if caution.cure == FEW_TRIALS else caution.kind, ""))
-
-
-def refines(study: StudyData) -> bool:
-    """Whether `search=refine` chose the trials.
-
-    >>> refines(study)
-    False
-    """
-    return bool(study.question["search"].get("sampler") == REFINE)
 
 
 def lines(found: Iterable[Caution], several_goals: bool) -> list[str]:

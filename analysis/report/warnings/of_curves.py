@@ -10,7 +10,7 @@ from analysis.estimates import convex, tuned
 from analysis.estimates.pairs import SEARCHES
 from analysis.labels import listed, number
 from analysis.load import CURVE
-from analysis.report.warnings.caution import MORE_ROUNDS, MORE_TRIALS, Answered, Caution, about, refines
+from analysis.report.warnings.caution import MORE_ROUNDS, MORE_TRIALS, Answered, Caution, about
 from analysis.rises import shown
 from analysis.rises.causes import causes
 from analysis.tables import audits, scaling
@@ -52,7 +52,7 @@ def _inclusions(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
             if np.isinf(found.ratio):
                 text = f"the goal was missed that {contained}, met: under-tuned"
                 values = []
-            cure = MORE_ROUNDS if refines(found.study) else MORE_TRIALS
+            cure = MORE_ROUNDS if found.study.refines else MORE_TRIALS
             yield about("inclusion", found.study, found.goal, text, cure, *values)
 
 
@@ -79,7 +79,7 @@ def _uneven(answered: Answered) -> Iterator[Caution]:
     """
     wanted: dict[tuple[str, str, Goal], set[int]] = {}
     for study, goal in answered:
-        if not refines(study):
+        if not study.refines:
             wanted.setdefault((*study.curve, goal), set()).add(study.question["search"]["trials"])
     for curve, trials in wanted.items():
         if len(trials) > 1:

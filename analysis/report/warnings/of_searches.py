@@ -19,7 +19,6 @@ from analysis.report.warnings.caution import (
     Caution,
     Row,
     about,
-    refines,
 )
 from analysis.tables import audits, steps_to_result
 
@@ -56,7 +55,7 @@ def _edges(study: StudyData, goal: Goal) -> Iterator[Caution]:
         values = [f"{edge.value:.3g}", f"{edge.limit:g}"]
         cure = f"search again in a wider space: set search.extend=true or widen {side}"
         declared = study.question["search"]["space"][edge.parameter][edge.side]
-        if refines(study):
+        if study.refines:
             cure = f"search again in a wider space: widen {side}"
             if edge.limit != declared:
                 text += ", which the rounds extended from {}"
@@ -73,7 +72,7 @@ def _edges(study: StudyData, goal: Goal) -> Iterator[Caution]:
 
 def _adaptive(study: StudyData, goal: Goal) -> Iterator[Caution]:
     """The search is adaptive: some of its trials do not stand for a smaller search, so S_n is undefined."""
-    if not study.independent and not refines(study):
+    if not study.independent and not study.refines:
         text = f"{study.question['search']['sampler']} learns from earlier trials, so there is no S_n and no interval"
         yield about("adaptive", study, goal, text, "add search.reruns=4, or use search=refine")
 
@@ -96,7 +95,7 @@ def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
         cure = "mend the command" if by_commands else "lower search.space.learning_rate.low and .high"
         yield about("unfinished", study, goal, happened([study]), cure)
         return
-    if ended and refines(study):
+    if ended and study.refines:
         return
     wanted, complete = study.question["search"]["trials"], row["complete"]
     more = MORE_TRIALS if row.get("seeds") else f"{MORE_TRIALS}{TYPICAL}"
