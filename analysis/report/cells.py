@@ -1,6 +1,7 @@
 """Cells of the page's tables: text for people, a number to sort by."""
 
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -33,6 +34,15 @@ def with_goal(table: pd.DataFrame) -> pd.DataFrame:
         return table
     goals = [goal_text(*pair) for pair in zip(table["goal_metric"], table["goal_threshold"], strict=True)]
     return table.assign(goal=goals).drop(columns=["goal_metric", "goal_threshold"])
+
+
+def with_cells(table: pd.DataFrame, columns: Mapping[str, Iterable[Any]]) -> pd.DataFrame:
+    """A frame with further columns, whose cells are in the order of its rows.
+
+    >>> with_cells(pd.DataFrame({"batch_size": [8]}, index=[3]), {"steps": [Cell("≤ 20", 20)]}).loc[3, "steps"].text
+    '≤ 20'
+    """
+    return table.assign(**{name: pd.Series(list(cells), table.index, dtype=object) for name, cells in columns.items()})
 
 
 def bounded(scaling: pd.DataFrame, value: str, bound: str) -> list[Cell | None]:

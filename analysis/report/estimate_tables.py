@@ -5,7 +5,7 @@ import pandas as pd
 
 from analysis.branched.table import rule_in_words
 from analysis.labels import metric_text, number, percent, within
-from analysis.report.cells import Cell, bounded, open_ends, with_goal
+from analysis.report.cells import Cell, bounded, open_ends, with_cells, with_goal
 
 NONE = pd.DataFrame()
 
@@ -25,10 +25,12 @@ def goals_shown(table: pd.DataFrame) -> pd.DataFrame:
     table = with_goal(table)
     table = table[table.groupby(["workload", "optimizer"])["goal"].transform("size") > 1]
     names = table[["workload", "optimizer"]].assign(**{"to reach": table["goal"], "recorded": table["recorded"]})
-    cells = pd.Series(bounded(table, "critical_batch_size", "bound"), table.index, dtype=object)
-    ends = pd.Series(open_ends(table, "low", "high"), table.index, dtype=object)
-    found = {"critical batch size": cells, "95 % interval": ends, "fewest trials": table["fewest_trials"]}
-    return names.assign(**found)
+    cells = {
+        "critical batch size": bounded(table, "critical_batch_size", "bound"),
+        "95 % interval": open_ends(table, "low", "high"),
+        "fewest trials": table["fewest_trials"],
+    }
+    return with_cells(names, cells)
 
 
 def tunability_shown(table: pd.DataFrame) -> pd.DataFrame:
@@ -47,8 +49,8 @@ def tunability_shown(table: pd.DataFrame) -> pd.DataFrame:
     rows = table[["share", "share_low", "share_high"]].itertuples(index=False)
     cells = [Cell(f"{share:.1%} ({low:.1%} to {high:.1%})", share) for share, low, high in rows]
     names = ["workload", "optimizer", "goal", "batch_size", "sampler", "trials"]
-    shares = {"within 1.2 times of the best": pd.Series(cells, table.index, dtype=object)}
-    return table[names].assign(**shares, **{"minimum of the model (steps)": table["model_steps"]})
+    shares = {"within 1.2 times of the best": cells, "minimum of the model (steps)": table["model_steps"]}
+    return with_cells(table[names], shares)
 
 
 def budget_shown(table: pd.DataFrame) -> pd.DataFrame:
@@ -100,7 +102,6 @@ def split_shown(split: pd.DataFrame) -> pd.DataFrame:
     if split.empty:
         return split
     split = with_goal(split)
-    sizes = {name: split[name] for name in ("workload", "optimizer", "goal", "batch_sizes", "seeds")}
     ends = ["no upper end" if np.isinf(high) else f"at most +{np.expm1(high):.0%}" for high in split["shortfall_high"]]
     shortfall = [
         None if pd.isna(value) else Cell(f"+{np.expm1(value):.0%} ({end})", value)
@@ -109,12 +110,12 @@ def split_shown(split: pd.DataFrame) -> pd.DataFrame:
     columns = {
         "noise of one seed": [_either_way(value) for value in split["seed_sd"]],
         "noise of the median": [_either_way(value) for value in split["seed_error"]],
-        "shortfall of tuning, 95 %": pd.Series(shortfall, split.index, dtype=object),
+        "shortfall of tuning, 95 %": shortfall,
         "tuned / S(B)": split["luck"],
         "least": split["luck_least"],
         "greatest": split["luck_greatest"],
     }
-    return pd.DataFrame({**sizes, **columns})
+    return with_cells(split[["workload", "optimizer", "goal", "batch_sizes", "seeds"]], columns)
 
 
 def _either_way(log_error: float) -> Cell | None:
@@ -149,7 +150,7 @@ def branched_shown(table: pd.DataFrame) -> pd.DataFrame:
         "tolerance": [f"{value:.1%}" for value in table["tolerance"]],
         "seeds": table["seeds"],
     }
-    return names.assign(**{name: pd.Series(list(column), table.index, dtype=object) for name, column in cells.items()})
+    return with_cells(names, cells)
 
 
 def proxies_shown(table: pd.DataFrame) -> pd.DataFrame:
@@ -183,7 +184,7 @@ def proxies_shown(table: pd.DataFrame) -> pd.DataFrame:
         "step": table["step"],
     }
     names = table[["workload", "optimizer", "goal", "proxy"]]
-    return names.assign(**{name: pd.Series(list(column), table.index, dtype=object) for name, column in cells.items()})
+    return with_cells(names, cells)
 
 
 def _ratio(ratio: float, low: float, high: float) -> str:

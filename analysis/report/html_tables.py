@@ -16,7 +16,7 @@ from analysis.intervals import bounds
 from analysis.labels import BOUNDS, column_text, duration, listed, number, within
 from analysis.load import STUDY
 from analysis.one_step import table as one_step
-from analysis.report.cells import DASH, Cell, bounded, open_ends, with_goal
+from analysis.report.cells import DASH, Cell, bounded, open_ends, with_cells, with_goal
 from analysis.report.estimate_tables import (
     NONE,
     branched_shown,
@@ -243,18 +243,17 @@ def _base_shown(rules: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     counts = rules[["missed", "seeds", "missed_low", "missed_high"]].itertuples(index=False)
     missed = [Cell(f"{m} of {n} ({a:.0%} to {b:.0%})", m / n) for m, n, a, b in counts]
     columns = {
-        **{name: rules[name] for name in names},
         "rule": [briefly(rule).translate(UNBROKEN) for rule in rules["rule"]],
         "batch_size": rules["batch_size"],
         "learning_rate": rules["learning_rate"],
         "steps": _ratios(rules, "steps", "low", "high"),
-        "goal missed": pd.Series(missed, rules.index, dtype=object),
+        "goal missed": missed,
         "times the tuned steps": _ratios(rules, "steps_lost", "lost_low", "lost_high"),
         "tuned_learning_rate": rules["tuned_learning_rate"],
         "tuned_steps": rules["tuned_steps"],
         "S(B)": rules["steps_to_result"],
     }
-    return pd.DataFrame(columns)
+    return with_cells(rules[names], columns)
 
 
 def _times(value: float) -> str:
@@ -321,8 +320,7 @@ def _estimates_shown(steps: pd.DataFrame) -> pd.DataFrame:
     }
     at = steps.columns.get_loc("steps_to_result") + 1
     steps = steps.drop(columns=[name for name in ESTIMATES if name in steps])
-    made = pd.DataFrame({name: pd.Series(list(cells), steps.index, dtype=object) for name, cells in columns.items()})
-    made = made.dropna(axis=1, how="all")
+    made = with_cells(steps[[]], columns).dropna(axis=1, how="all")
     return pd.concat([steps.iloc[:, :at], made, steps.iloc[:, at:]], axis=1)
 
 
@@ -348,10 +346,7 @@ def _scaling_shown(scaling: pd.DataFrame) -> pd.DataFrame:
         "by S(B) alone": bounded(scaling, "value", "bound"),
         "95 % of resamples": open_ends(scaling, "low", "high"),
     }
-    for name, cells in columns.items():
-        if pd.Series(cells).notna().any():
-            shown[name] = pd.Series(list(cells), scaling.index, dtype=object)
-    return shown
+    return with_cells(shown, {name: cells for name, cells in columns.items() if pd.Series(cells).notna().any()})
 
 
 def shown(table: pd.DataFrame, title: str) -> Table:
