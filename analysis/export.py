@@ -52,13 +52,8 @@ SEARCH |= {"repeat": pa.int64(), "budget_multiple": pa.float64(), "stage": pa.in
 SEARCH |= {"rule": pa.string(), "base_batch_size": pa.int64(), "certify": pa.int64()}
 TRIAL = {"trial": pa.int64(), "trial_id": pa.int64(), "dataset": pa.string(), "model": pa.string()}
 TRIAL |= {"goal_metric": pa.string(), "goal_threshold": pa.float64(), "status": pa.string(), "end": pa.int64()}
-TRIAL |= {
-    "steps_to_goal": pa.int64(),
-    "least_error": pa.float64(),
-    "counted": pa.bool_(),
-    "exact": pa.bool_(),
-    "train_steps": pa.int64(),
-}
+TRIAL |= {"steps_to_goal": pa.int64(), "least_error": pa.float64(), "counted": pa.bool_(), "exact": pa.bool_()}
+TRIAL |= {"train_steps": pa.int64()}
 TRIAL |= {"first_bad_step": pa.int64(), "seconds_training": pa.float64(), "seconds_evaluation": pa.float64()}
 
 Watch = Callable[[str], None]

@@ -17,17 +17,8 @@ TABLES = ("steps_to_result", "scaling", "critical_by_goal", "rerun_steps", "tria
 """The tables of `analysis.report.derived.tables` that claims are judged by."""
 MEASURED = ("trials", "steps_to_result")
 """Those whose rows tell the trainings of two curves apart: the first that has any."""
-ABOUT = [
-    "workload",
-    "optimizer",
-    "dataset",
-    "part",
-    "model",
-    "parameters",
-    "train_examples",
-    "label_smoothing",
-    "independent",
-]
+ABOUT = ["workload", "optimizer", "dataset", "part", "model", "parameters", "train_examples"]
+ABOUT += ["label_smoothing", "independent"]
 
 
 class Curve(NamedTuple):

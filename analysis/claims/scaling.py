@@ -88,12 +88,7 @@ def goals(evidence: Evidence) -> Tree:
         known = curve.dropna(subset="critical_batch_size").sort_values("goal_threshold")
         if len(known) < 2:
             continue
-        names = {
-            "critical_batch_size": "estimate",
-            "low": "estimate_low",
-            "high": "estimate_high",
-            "bound": "estimate_bound",
-        }
+        names = {"critical_batch_size": "estimate"} | {end: f"estimate_{end}" for end in ("low", "high", "bound")}
         tightest, loosest = known.rename(columns=names).iloc[[0, -1]].to_dict("records")
         thresholds = " and ".join(goal_text(metric, each["goal_threshold"]) for each in (tightest, loosest))
         subject = f"{workload} with {optimizer} at {thresholds}"

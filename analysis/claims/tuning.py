@@ -74,12 +74,7 @@ def regions(evidence: Evidence) -> Tree:
             range_: dict[str, Any] = {"ceiling": 0.0} if unit == "examples" else {"floor": 0.0}
             subject = f"{workload} with {optimizer} within {float(rows['budget'].iloc[0]):,.0f} {unit}"
             found[unit].append(slope._replace(subject=subject, **range_))
-    return every(
-        [
-            same(found["examples"], "shrinks at fixed epochs"),
-            same(found["steps"], "grows at fixed steps"),
-        ]
-    )
+    return every([same(found["examples"], "shrinks at fixed epochs"), same(found["steps"], "grows at fixed steps")])
 
 
 def _logit_slope(rows: pd.DataFrame) -> Statement | None:

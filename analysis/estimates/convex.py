@@ -170,10 +170,7 @@ def limits(
     if max(steps) > reached[-1]:
         useful = [np.full(len(useful[0]), np.inf), *useful[1:]]
     first = next((size for size in reached if size >= base), np.nan)
-    return {
-        PERFECT: _limit(perfect, first, reached[-1]),
-        USEFUL: _limit(useful, reached[0], reached[-1]),
-    }
+    return {PERFECT: _limit(perfect, first, reached[-1]), USEFUL: _limit(useful, reached[0], reached[-1])}
 
 
 def _limit(found: list[np.ndarray], first: float, last: float) -> Limit:

@@ -24,10 +24,7 @@ SHOWN = {
     ("per_example", "half_preconditioned"): "half preconditioned",
 }
 """(estimator, form) -> its name for people, the plainest first."""
-LIMITS = {
-    CRITICAL: "critical batch size",
-    USEFUL: "maximum useful batch size",
-}
+LIMITS = {CRITICAL: "critical batch size", USEFUL: "maximum useful batch size"}
 """Definition of a limit of scaling -> its name in the sentence that compares."""
 APART = 1e-3
 """Relative difference from which an error of the retrained run is no rounding."""

@@ -11,18 +11,8 @@ OF_EXAMPLES = ("classification_error", "cross_entropy_error")
 """Those among them that are a mean over examples: a part of the examples gives a lower bound."""
 AS_ERRORS = {"average_precision": "average_precision_error"}
 """Metric for which larger is better -> name of the error, 1 - metric, that is stored instead."""
-ACCURACIES: tuple[str, ...] = (
-    "accuracy",
-    "acc",
-    "top1",
-    "top_1",
-    "acc1",
-    "acc_1",
-    "top1_accuracy",
-    "accuracy_top1",
-    "acc_top1",
-)
-ACCURACIES += ("categorical_accuracy", "sparse_categorical_accuracy", "binary_accuracy")
+ACCURACIES: tuple[str, ...] = ("accuracy", "acc", "top1", "top_1", "acc1", "acc_1", "top1_accuracy", "accuracy_top1")
+ACCURACIES += ("acc_top1", "categorical_accuracy", "sparse_categorical_accuracy", "binary_accuracy")
 """Names of metrics that are 1 - classification error."""
 GROWING = (*ACCURACIES, *AS_ERRORS, "balanced_accuracy", "top5_accuracy", "accuracy_top5", "f1", "f1_score")
 GROWING += ("auc", "auroc", "roc_auc", "r2", "r2_score", "precision", "recall", "iou", "miou", "dice", "exact_match")

@@ -142,8 +142,7 @@ GROWTH, FRACTION = "[1, inf)", "(0, 1]"
 KINDS = {
     CONSTANT: Kind(lambda first, budget: iter(()), {}),
     "step": Kind(
-        at_steps,
-        {"batch_growth": GROWTH, "batch_first_switch_fraction": FRACTION, "batch_switches": "[1, inf)"},
+        at_steps, {"batch_growth": GROWTH, "batch_first_switch_fraction": FRACTION, "batch_switches": "[1, inf)"}
     ),
     "ramp": Kind(ramp, {"batch_growth": GROWTH, "batch_ramp_fraction": FRACTION}),
     "doubling": Kind(doubling, {"batch_first_switch_fraction": FRACTION, "batch_switch_ratio": "(1, inf)"}),

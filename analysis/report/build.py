@@ -23,14 +23,7 @@ from analysis.report.derived import Asked, claims, of_s, points_of_s, tables
 from analysis.report.html_tables import sections
 from analysis.report.page import Files, ReportData, link_section, write_latex, write_report, write_tables
 from analysis.report.take import citation
-from analysis.tables import (
-    answers,
-    audits,
-    best_errors,
-    learning_curves,
-    steps_to_result,
-    transfer,
-)
+from analysis.tables import answers, audits, best_errors, learning_curves, steps_to_result, transfer
 from analysis.tables.steps_to_result import answerable, refusals
 
 MANY_STUDIES = 100

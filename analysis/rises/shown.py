@@ -74,8 +74,7 @@ def withheld(limits: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     mine = limits.set_index(CURVE).index.isin(rising)
     numbers = [name for name in limits if name.startswith("estimate") and name != "estimate_bound"]
     return limits.assign(
-        **{name: limits[name].mask(mine) for name in numbers},
-        estimate_bound=limits["estimate_bound"].mask(mine, "="),
+        **{name: limits[name].mask(mine) for name in numbers}, estimate_bound=limits["estimate_bound"].mask(mine, "=")
     )
 
 

@@ -10,16 +10,7 @@ from analysis.intervals import PART
 from analysis.labels import metric_text
 from analysis.load import StudyData
 from analysis.report.answer.infeasible import failed, happened
-from analysis.report.warnings.caution import (
-    CONTINUE,
-    FEW_TRIALS,
-    MORE_TRIALS,
-    STRICTER,
-    TYPICAL,
-    Caution,
-    Row,
-    about,
-)
+from analysis.report.warnings.caution import CONTINUE, FEW_TRIALS, MORE_TRIALS, STRICTER, TYPICAL, Caution, Row, about
 from analysis.tables import audits, steps_to_result
 
 FEWEST_NEAR = 5
