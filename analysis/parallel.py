@@ -15,23 +15,14 @@ MOST = 4
 warnings.filterwarnings("ignore", "A worker stopped while some jobs were given to the executor", UserWarning)
 
 
-def spread(function: Callable[[Item], Result], items: Sequence[Item], if_at_least: int, size: int) -> list[Result]:
-    """Apply `function` to each item and return the results in order.
+def spread(function: Callable[[Item], Result], items: Sequence[Item], if_at_least: int, size: int) -> Iterator[Result]:
+    """Apply `function` to each item; the results in order, when they are asked for: meanwhile this process is free.
 
     Arguments:
         if_at_least: the size from which several processes pay for their start (2 s); smaller work runs in this one.
         size: the size of the work, in the same unit.
 
-    >>> spread(abs, [-1, 2], if_at_least=10, size=2)
-    [1, 2]
-    """
-    return list(begin(function, items, if_at_least, size))
-
-
-def begin(function: Callable[[Item], Result], items: Sequence[Item], if_at_least: int, size: int) -> Iterator[Result]:
-    """`spread`, with results when they are asked for: meanwhile this process can do other work.
-
-    >>> list(begin(abs, [-1, 2], if_at_least=10, size=2))
+    >>> list(spread(abs, [-1, 2], if_at_least=10, size=2))
     [1, 2]
     """
     jobs = min(MOST, cpu_count()) if size >= if_at_least else 1

@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.counting import INCOMPLETE, Goal, Outcome
 from analysis.edges import unit
 from analysis.load import GOAL, STUDY, StudyData
-from analysis.parallel import begin
+from analysis.parallel import spread
 from analysis.surrogate.curve import Fitted, fitted
 from analysis.surrogate.process import Coordinates
 from analysis.surrogate.proposals import DIGITS
@@ -97,7 +97,7 @@ def modelled(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,
             space = json.dumps(study.question["search"]["space"], sort_keys=True)
             curves.setdefault((*study.curve, goal, space), {})[study.batch_size] = study
     asked = [(key[2], dict(sorted(searches.items()))) for key, searches in curves.items()]
-    return begin(_rows, asked, if_at_least=MANY_SEARCHES, size=sum(map(len, curves.values())))
+    return spread(_rows, asked, if_at_least=MANY_SEARCHES, size=sum(map(len, curves.values())))
 
 
 def table(curves: Iterable[list[dict[str, Any]]]) -> pd.DataFrame:

@@ -136,7 +136,7 @@ def save_all(found: Sequence[Chart], folder: Path, files: Files = USUAL) -> list
     [('steps_to_result', 1), ('best_momentum', 1)]
     """
     panels = sum(len(chart.panels) for chart in found)
-    drawn = spread(partial(save, folder=folder, files=files), found, if_at_least=MANY_PANELS, size=panels)
+    drawn = list(spread(partial(save, folder=folder, files=files), found, if_at_least=MANY_PANELS, size=panels))
     _remove_others(folder, {f"{chart.name}.{form}" for chart in found for form in files.formats})
     return list(zip(found, drawn, strict=True))
 

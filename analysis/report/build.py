@@ -131,7 +131,7 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
     """
     goals = asked.readings
     found = list({each.resolve(): each for result in results for each in folders(result)}.values())
-    made = spread(partial(_reduced, goals=goals), found, if_at_least=MANY_STUDIES, size=len(found))
+    made = list(spread(partial(_reduced, goals=goals), found, if_at_least=MANY_STUDIES, size=len(found)))
     _refuse_doubles(made)
     studies = answers.answers(made)
     begun = [study for study in studies if study.begun]
