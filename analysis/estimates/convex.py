@@ -3,32 +3,43 @@
 More examples a step never raise the steps of a well-tuned training, never cut them by more than their own factor, and
 help less and less (Shallue et al. 2019, section 4). A curve with these properties alone assumes no formula.
 
-Shapes: M batch sizes, R curves. All logarithms are natural.
+Shapes: M batch sizes, P points of a curve. All logarithms are natural.
 """
 
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import nnls
-from scipy.special import ndtri
 
 from analysis.tables.scaling import PERFECT, PERFECT_SCALING_TOLERANCE, USEFUL, USEFUL_GAIN, Limit
 
 FALLING = -0.1
 """Steps fall where the slope lies below this: still at the largest batch size, or not even from the smallest on."""
-REFITS = 1024
+LIKELY = 1.96
+"""A limit is likely if curves that have it are no further from the data than the closest curve, by the root of the
+difference of both sums of squares, in standard errors: 95 % of a normal distribution."""
+BETWEEN = 8
+"""Points that are tried as limits from one batch size to the next."""
 FEWEST = 3
 """The fewest batch sizes that show where a curve bends."""
+
+
+class Data(NamedTuple):
+    """What curves are fitted to, by rising batch size: logarithms of batch sizes and steps, standard errors of these
+    [M]; NaN where they are unknown."""
+
+    log_sizes: np.ndarray
+    log_steps: np.ndarray
+    log_errors: np.ndarray
 
 
 def fit(log_sizes: np.ndarray, log_steps: np.ndarray) -> np.ndarray:
     """The least-squares curve at the measured batch sizes [M], exact.
 
     Between the batch sizes the curve is straight in log-log. It is a constant plus a weighted mean of M curves.
-    Curve number j falls with slope -1 up to batch size j and is level from there. The mean that is closest to the data
-    is a point of a polytope, and one non-negative least squares finds it (the least-distance problem, Lawson & Hanson
-    1974, chapter 23).
+    Curve number j falls with slope -1 up to batch size j and is level from there.
 
     Arguments:
         log_sizes: [M], rising.
@@ -38,106 +49,70 @@ def fit(log_sizes: np.ndarray, log_steps: np.ndarray) -> np.ndarray:
     >>> np.exp(fit(sizes, np.log([800, 390, 200, 210]))).round().tolist()
     [790.0, 395.0, 205.0, 205.0]
     """
-    sinking = -np.minimum(log_sizes[:, None], log_sizes)  # [M, number of the curve]
-    centred = sinking - sinking.mean(axis=0)
-    distance = centred - (log_steps - log_steps.mean())[:, None]
-    weights, _ = nnls(np.vstack([distance, np.ones(len(log_sizes))]), np.append(np.zeros(len(log_sizes)), 1.0))
-    return np.asarray(log_steps.mean() + centred @ (weights / weights.sum()))
+    residuals, _ = _residuals(_falling(log_sizes), log_steps, np.ones(len(log_sizes)))
+    return np.asarray(log_steps + residuals)
 
 
-@lru_cache
-def _noise(points: int) -> np.ndarray:
-    """Standard normal numbers [REFITS, points] that fill space evenly (Owen 1998): the same for all data, so intervals
-    move no further than the data do. New numbers for each data set would move the ends of an interval by 2 %."""
-    from scipy.stats import qmc  # takes a second to import
-
-    return np.asarray(ndtri(qmc.Sobol(points, rng=np.random.default_rng(0)).random(REFITS)))
+def _falling(log_sizes: np.ndarray) -> np.ndarray:
+    """The curves that all others are means of, but for a constant [M, number of the curve]."""
+    return -np.minimum(log_sizes[:, None], log_sizes)
 
 
-def draws(log_sizes: np.ndarray, log_steps: np.ndarray, log_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Normal draws around the fitted curve, and around the data, [REFITS, M] each.
+def _residuals(curves: np.ndarray, log_steps: np.ndarray, log_errors: np.ndarray) -> tuple[np.ndarray, int]:
+    """(The weighted mean of `curves` [M, any number], plus a constant, that is closest to the data, minus the data [M];
+    the number of curves in this mean.)
 
-    Arguments:
-        log_errors: standard errors of `log_steps` [M].
-
-    >>> around_curve, _ = draws(np.log([1, 2, 4, 8]), np.log([800, 390, 200, 210]), np.full(4, 0.1))
-    >>> around_curve.shape
-    (1024, 4)
+    It is a point of a polytope, and one non-negative least squares finds it (the least-distance problem,
+    Lawson & Hanson 1974, chapter 23).
     """
-    noise = _noise(len(log_sizes)) * log_errors
-    return fit(log_sizes, log_steps) + noise, log_steps + noise
+    precisions = log_errors.mean() / log_errors
+    distances = curves - log_steps[:, None]
+    distances -= np.average(distances, axis=0, weights=precisions**2)
+    rows = np.vstack([precisions[:, None] * distances, np.ones(curves.shape[1])])
+    weights, _ = nnls(rows, np.append(np.zeros(len(log_steps)), 1.0))
+    return distances @ (weights / weights.sum()), int(np.count_nonzero(weights))
 
 
-def refits(log_sizes: np.ndarray, log_steps: np.ndarray, log_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fits to normal draws around the fitted curve, and around the data, [REFITS, M] each.
-
-    The fit smooths. Draws around the curve are therefore blunt where the data bend sharply, draws around the data are
-    noisy twice; the interval of a limit is the union of both.
-
-    Arguments:
-        log_errors: standard errors of `log_steps` [M].
-
-    >>> sizes, steps = np.log([1, 2, 4, 8]), np.log([800, 390, 200, 210])
-    >>> around_curve, _ = refits(sizes, steps, np.full(4, 0.1))
-    >>> around_curve.shape, bool((np.diff(around_curve) <= 1e-9).all())
-    ((1024, 4), True)
-    """
-    around_curve, around_data = draws(log_sizes, log_steps, log_errors)
-    return (
-        np.array([fit(log_sizes, drawn) for drawn in around_curve]),
-        np.array([fit(log_sizes, drawn) for drawn in around_data]),
-    )
-
-
-def perfect_scaling_limits(log_sizes: np.ndarray, curves: np.ndarray, base: float = 0.0) -> np.ndarray:
-    """Where B S(B) first exceeds 1.2 times its value at the smallest batch size from the base on [R, log examples].
+def perfect_scaling_limit(log_sizes: np.ndarray, curve: np.ndarray) -> float:
+    """Where B S(B) first exceeds 1.2 times its value at the smallest batch size [log examples].
 
     Infinite if it never does, -infinite if steps hardly fall from the start: where they fell in proportion is unknown.
 
     Arguments:
-        curves: log steps [R, M].
+        curve: log steps [M].
 
     >>> sizes = np.log([1, 2, 4, 8])
-    >>> np.exp(perfect_scaling_limits(sizes, np.log([[800, 400, 200, 200]]))).round(1).tolist()
-    [4.8]
+    >>> round(np.exp(perfect_scaling_limit(sizes, np.log([800, 400, 200, 200]))).item(), 1)
+    4.8
     """
-    kept = np.exp(log_sizes) >= base * (1 - 1e-9)
-    log_sizes, curves = log_sizes[kept], curves[:, kept]
-    if not len(log_sizes):
-        return np.full(len(curves), np.nan)
-    examples = log_sizes + curves
-    allowed = examples[:, :1] + np.log(PERFECT_SCALING_TOLERANCE)
-    found = _crossing(log_sizes, examples - allowed)
-    if len(log_sizes) < 2:
-        return found
-    slope = (curves[:, 1] - curves[:, 0]) / (log_sizes[1] - log_sizes[0])
-    return np.where(slope > FALLING, -np.inf, found)
+    if len(log_sizes) > 1 and curve[1] - curve[0] > FALLING * (log_sizes[1] - log_sizes[0]):
+        return -np.inf
+    return _crossing(log_sizes, (log_sizes + curve) - (log_sizes[0] + curve[0]) - np.log(PERFECT_SCALING_TOLERANCE))
 
 
-def useful_batch_sizes(log_sizes: np.ndarray, curves: np.ndarray) -> np.ndarray:
-    """Where S(B) comes within 5 % of its last value [R, log examples].
+def useful_batch_size(log_sizes: np.ndarray, curve: np.ndarray) -> float:
+    """Where S(B) comes within 5 % of its last value [log examples].
 
     Infinite if the curve still falls at its end, -infinite if it is there from the start.
 
     >>> sizes = np.log([1, 2, 4, 8])
-    >>> np.exp(useful_batch_sizes(sizes, np.log([[800, 400, 200, 200], [80, 40, 20, 10]]))).round(1).tolist()
+    >>> found = [useful_batch_size(sizes, np.log(steps)) for steps in ([800, 400, 200, 200], [80, 40, 20, 10])]
+    >>> np.exp(found).round(1).tolist()
     [3.8, inf]
     """
-    found = _crossing(log_sizes, curves[:, -1:] + np.log(USEFUL_GAIN) - curves)
-    slope = (curves[:, -1] - curves[:, -2]) / (log_sizes[-1] - log_sizes[-2])
-    found = np.where(found <= log_sizes[0], -np.inf, found)
-    return np.where(slope < FALLING, np.inf, found)
+    if curve[-1] - curve[-2] < FALLING * (log_sizes[-1] - log_sizes[-2]):
+        return np.inf
+    found = _crossing(log_sizes, curve[-1] + np.log(USEFUL_GAIN) - curve)
+    return -np.inf if found <= log_sizes[0] else found
 
 
-def _crossing(log_sizes: np.ndarray, rising: np.ndarray) -> np.ndarray:
-    """Where each row of `rising` [R, M] first exceeds 0 [R], between batch sizes by a straight line; else infinite."""
-    above = rising > 0
-    at = np.argmax(above, axis=1)
-    rows, before = np.arange(len(rising)), np.maximum(at - 1, 0)
-    low, high = rising[rows, before], rising[rows, at]
-    share = np.divide(-low, high - low, out=np.zeros(len(rising)), where=high > low)
-    found = log_sizes[before] + share * (log_sizes[at] - log_sizes[before])
-    return np.where(above.any(axis=1), np.where(at == 0, log_sizes[0], found), np.inf)
+def _crossing(log_sizes: np.ndarray, rising: np.ndarray) -> float:
+    """Where `rising` [M] first exceeds 0, between batch sizes by a straight line; else infinite."""
+    above = np.flatnonzero(rising > 0)
+    if not above.size:
+        return np.inf
+    pair = slice(max(0, above[0] - 1), above[0] + 1)
+    return float(np.interp(0.0, rising[pair], log_sizes[pair]))
 
 
 def limits(
@@ -145,45 +120,130 @@ def limits(
 ) -> dict[str, Limit]:
     """The perfect-scaling limit and the maximum useful batch size, with 95 % intervals.
 
-    The interval is the union of the middle 95 % of the limits of both kinds of refits, widened to hold the value.
+    A value lies in the interval if some curve with that limit is nearly as close to the data as the closest of all
+    (Rust & Burrus 1972; Batlle et al. 2023). The interval is widened to hold the limit of the fitted curve.
 
     Arguments:
         steps: batch size -> steps, infinite or NaN if the goal was missed; the fit omits these. If larger batch sizes
             missed the goal, the maximum useful batch size is only a lower bound.
         log_errors: batch size -> standard error of log steps; without it there are no intervals.
-        base: see `perfect_scaling_limits`.
+        base: the perfect-scaling limit compares with the smallest batch size from this one on.
 
     >>> found = limits({1: 800, 2: 400, 4: 200, 8: 200, 16: 200}, dict.fromkeys((1, 2, 4, 8, 16), 0.05))
     >>> perfect = found["perfect_scaling_limit"]
     >>> [round(number, 1) for number in (perfect.value, perfect.low, perfect.high)], perfect.bound
-    ([4.8, 4.2, 4.9], '=')
+    ([4.8, 4.2, 5.0], '=')
     """
     reached = [size for size in sorted(steps) if np.isfinite(steps[size])]
     if len(reached) < FEWEST:
         return dict.fromkeys((PERFECT, USEFUL), Limit(np.nan, "="))
     log_sizes, log_steps = np.log(reached), np.log([steps[size] for size in reached])
-    curves = fit(log_sizes, log_steps)[None]
-    errors = np.array([(log_errors or {}).get(size, np.nan) for size in reached])
-    drawn = refits(log_sizes, log_steps, errors) if np.isfinite(errors).all() else ()
-    perfect = [perfect_scaling_limits(log_sizes, each, base) for each in (curves, *drawn)]
-    useful = [useful_batch_sizes(log_sizes, each) for each in (curves, *drawn)]
-    if max(steps) > reached[-1]:
-        useful = [np.full(len(useful[0]), np.inf), *useful[1:]]
-    first = next((size for size in reached if size >= base), np.nan)
-    return {PERFECT: _limit(perfect, first, reached[-1]), USEFUL: _limit(useful, reached[0], reached[-1])}
+    data = Data(log_sizes, log_steps, np.array([(log_errors or {}).get(size, np.nan) for size in reached]))
+    curve, first = fit(log_sizes, log_steps), int(np.searchsorted(reached, base))
+    return {
+        PERFECT: _limit(*_perfect(data, curve, first), reached[first:]) if reached[first:] else Limit(np.nan, "="),
+        USEFUL: _limit(*_useful(data, curve, max(steps) > reached[-1]), reached),
+    }
 
 
-def _limit(found: list[np.ndarray], first: float, last: float) -> Limit:
-    """The limit of the first of these arrays, with the interval from the others."""
-    value, bound = float(found[0][0]), "="
-    if np.isinf(value):
-        bound = ">" if value > 0 else "<"
-    low, high = np.nan, np.nan
-    if len(found) > 1 and not np.isnan(value):
-        low = min(value, np.log(last), *(float(np.quantile(each, 0.025, method="lower")) for each in found[1:]))
-        high = max(value, np.log(first), *(float(np.quantile(each, 0.975, method="higher")) for each in found[1:]))
-    shown = {"=": np.exp(value), ">": last, "<": first}[bound]
-    return Limit(float(shown), bound, *(_exactly(np.exp(end), (first, last)) for end in (low, high)))
+def _perfect(data: Data, curve: np.ndarray, first: int) -> tuple[float, tuple[float, float]]:
+    """The perfect-scaling limit from batch size number `first` on, and its interval [log examples]."""
+    start, tolerance = data.log_sizes[first], np.log(PERFECT_SCALING_TOLERANCE)
+    value = perfect_scaling_limit(data.log_sizes[first:], curve[first:])
+    span = start + tolerance / (1 + FALLING), data.log_sizes[-1]
+    return value, _interval(data, value, span, start, lambda points: tolerance - (points - start))
+
+
+def _useful(data: Data, curve: np.ndarray, missed: bool) -> tuple[float, tuple[float, float]]:
+    """The maximum useful batch size and its interval [log examples]; `missed`: larger batch sizes missed the goal."""
+    last, gain = data.log_sizes[-1], np.log(USEFUL_GAIN)
+    value = np.inf if missed else useful_batch_size(data.log_sizes, curve)
+    return value, _interval(data, value, (data.log_sizes[0], last + gain / FALLING), last, lambda _: gain)
+
+
+def _interval(
+    data: Data, value: float, span: tuple[float, float], reference: float, falls: Callable[[np.ndarray], Any]
+) -> tuple[float, float]:
+    """The least and the greatest likely limit [log examples], open beyond `span`; NaN if errors are unknown.
+
+    A curve has its limit where log steps are those at the reference plus `falls` of the limit.
+
+    Arguments:
+        value: the limit of the fitted curve.
+    """
+    if span[0] >= span[1] or np.isnan(data.log_errors).any():
+        return np.nan, np.nan
+    inner = data.log_sizes[(data.log_sizes > span[0]) & (data.log_sizes < span[1])]
+    edges = [span[0], *inner, span[1]]
+    points = np.interp(np.arange((len(edges) - 1) * BETWEEN + 1) / BETWEEN, np.arange(len(edges)), edges)
+    points = np.sort(np.append(points, value)) if np.isfinite(value) else points
+    rows = _reading(data.log_sizes, points) - _reading(data.log_sizes, [reference])
+    away = _away(data, rows, falls(points))
+    likely = np.flatnonzero(away <= 1)
+    if not likely.size:
+        return value, value
+    return _end(points, away, likely[0], -1), _end(points, away, likely[-1], 1)
+
+
+def _end(points: np.ndarray, away: np.ndarray, inside: int, direction: int) -> float:
+    """The end of an interval between the last likely point and the next one; infinite if there is none."""
+    outside = inside + direction
+    if not 0 <= outside < len(points):
+        return direction * np.inf
+    share = (1 - away[inside]) / (away[outside] - away[inside])  # 0 if no curve has its limit outside
+    return float(points[inside] + share * (points[outside] - points[inside]))
+
+
+def _reading(log_sizes: np.ndarray, points: Sequence[float] | np.ndarray) -> np.ndarray:
+    """The weights that read a curve at points between batch sizes [P, M]."""
+    return np.stack([np.interp(points, log_sizes, unit) for unit in np.eye(len(log_sizes))], axis=-1)
+
+
+def _away(data: Data, rows: np.ndarray, targets: ArrayLike) -> np.ndarray:
+    """How much further from the data than the closest curve is the closest with `row @ curve == target` [P]: the root
+    of the difference of their sums of squares, in standard errors over LIKELY; infinite where there is none.
+
+    If the closest curve is further from the data than their errors explain, errors are larger by as much (Birge 1932).
+    """
+    curves = _falling(data.log_sizes)
+
+    def squares(allowed: np.ndarray) -> tuple[float, int]:
+        if not allowed.size:
+            return np.inf, 0
+        residuals, count = _residuals(allowed, data.log_steps, data.log_errors)
+        return float(((residuals / data.log_errors) ** 2).sum()), count
+
+    least, count = squares(curves)
+    free = len(curves) - count
+    unexplained = max(1.0, least / free) if free else 1.0
+    over = rows @ curves - np.reshape(targets, (-1, 1))
+    excess = np.array([squares(_that_meet(curves, each))[0] for each in over]) - least
+    return np.sqrt(np.maximum(0.0, excess) / unexplained) / LIKELY
+
+
+def _that_meet(curves: np.ndarray, over: np.ndarray) -> np.ndarray:
+    """The curves that all others are means of, if these must meet a condition [M, any number].
+
+    A mean that meets it is a mean of pairs: of one curve above the target and one below, which meet it together.
+
+    Arguments:
+        over: how far each curve lies above the target.
+    """
+    above, below = over > 0, over < 0
+    share = over[above, None] / (over[above, None] - over[below])
+    pairs = curves[:, above, None] * (1 - share) + curves[:, None, below] * share
+    return np.hstack([curves[:, over == 0], pairs.reshape(len(curves), -1)])
+
+
+def _limit(value: float, ends: tuple[float, float], measured: Sequence[int]) -> Limit:
+    """A limit and its interval [log examples] in examples."""
+    first, last = float(measured[0]), float(measured[-1])
+    bound = "=" if np.isfinite(value) else ">" if value > 0 else "<"
+    shown = {"=": float(np.exp(value)), ">": last, "<": first}[bound]
+    if np.isnan(ends).any():
+        return Limit(shown, bound)
+    low, high = min(value, np.log(last), ends[0]), max(value, np.log(first), ends[1])
+    return Limit(shown, bound, *(_exactly(float(np.exp(end)), (first, last)) for end in (low, high)))
 
 
 def _exactly(size: float, measured: Iterable[float]) -> float:

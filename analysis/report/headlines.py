@@ -50,9 +50,9 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame, base: float = 0.0) -> l
     (2024)
     The hyperbola fits better (AICc lower by 3.75)
     Steps fall in proportion to batch size (perfect scaling, within 20%)
-    up to about 9 (95%: 3.4 to 43)
+    up to about 9 (95%: 3 to 46)
     Steps still fall at the largest batch size, 1,024;
-    the maximum useful batch size is above 173 (95%).
+    the maximum useful batch size is above 241 (95%).
     """
     found = []
     for key, curve in steps.groupby(CURVE, sort=True):

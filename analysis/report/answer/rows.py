@@ -63,7 +63,7 @@ def rows(steps: pd.DataFrame, limits: pd.DataFrame, trials: pd.DataFrame) -> lis
     ...     print(name, value)
     optimizer Momentum
     steps 11 (8.61 to 14.1) at batch size 1,024
-    useful ≥ 1,024 (above 173)
+    useful ≥ 1,024 (above 241)
     critical 62 (46 to 84)
     learning_rate 0.503 at batch size 1,024
     """
