@@ -13,7 +13,8 @@ from analysis.claims.statement import CONTRADICTED, SHOWN
 from analysis.estimates.until import trainings
 from analysis.labels import about
 from analysis.load import GOAL, StudyData
-from analysis.report.answer.next_step import SWEEP, command, next_step, seconds_of, tuned_more
+from analysis.report.answer.continued import SWEEP, command, seconds_of
+from analysis.report.answer.next_step import next_step, tuned_more
 
 SMOOTHING = "search.space.label_smoothing"
 Load = Callable[[str], Sequence[StudyData]]

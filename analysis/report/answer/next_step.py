@@ -1,34 +1,35 @@
 """How well the answer is known, and the sweep that would say most: its command and its cost."""
 
-import shlex
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from analysis.estimates import tuned
+from analysis.estimates.at_budget import falling
 from analysis.estimates.until import more, override, trainings, widest
 from analysis.labels import about, batch_sizes, counted, listed, optimizer_text
-from analysis.load import CURVE, STUDY, StudyData
+from analysis.load import CURVE, StudyData
 from analysis.question.stages import REFINE
 from analysis.question.until import WIDTH, Until
 from analysis.report.answer import infeasible
-from analysis.report.answer.choices import apart, chosen
+from analysis.report.answer.choices import apart
+from analysis.report.answer.continued import command, folder, seconds_of, words_of
 from analysis.report.answer.missed import Missed, missed
 from analysis.report.answer.values import curves, limit
 from analysis.tables.scaling import USEFUL
 from analysis.tables.steps_to_result import is_complete
 
-SWEEP = ["python", "-m", "study", "sweep"]
 LARGER = (2, 4)
 """Multiples of the largest batch size that are proposed if steps still fall there."""
 AXES = ("optimizer=", "batch_size=", "results=", "engine.")
 """How the words of a command begin that may differ between the studies of one sweep."""
 EARLIER = 20
 """How many times earlier the first evaluation is proposed."""
+HARDLY = 0.01
+"""Share of the least error by which it hardly fell."""
 Key = tuple[str, str, int]
 
 
@@ -60,11 +61,15 @@ class NextStep(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change to a sweep; `units`: the trainings that it adds to each study, in times of one training there."""
+    """A change to a sweep.
+
+    Attributes:
+        units: the trainings that it adds to each study, in times of one training there; none if the user must choose.
+    """
 
     advice: str
-    overrides: Mapping[str, Any]
-    units: Mapping[Key, float]
+    overrides: Mapping[str, Any] = MappingProxyType({})
+    units: Mapping[Key, float] = MappingProxyType({})
     provided: str = ""
 
 
@@ -94,6 +99,7 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
         lambda mine, _: _unfinished(mine),
         _infeasible,
         lambda mine, _: _missed(mine, steps),
+        lambda _, rows: _at_once(rows),
         _bounded,
         _some_missed,
         lambda mine, rows: _larger(mine, rows, limits),
@@ -101,6 +107,8 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
     )
     found = ((mine, change) for kind in kinds for mine, rows in parts if (change := kind(mine, rows)))
     mine, change = next(found)
+    if not change.units:
+        return NextStep(known, change.advice)
     own = "optimizer" in change.overrides  # then the advice names them
     whose = f"for {_named(mine, studies)}, " if len(parts) > 1 and not own else ""
     seconds = seconds_of(mine, change.units, cost)
@@ -115,7 +123,7 @@ def _sweeps(studies: Sequence[StudyData]) -> list[list[StudyData]]:
     found: dict[Any, dict[Any, list[StudyData]]] = {}
     for study in sorted(studies, key=lambda study: not study.provenance):
         same = found.setdefault((study.results, study.question["search"]["sampler"]), {})
-        words = frozenset(word for word in _words([study]) if not word.startswith(AXES))
+        words = frozenset(word for word in words_of([study]) if not word.startswith(AXES))
         words = words if study.provenance else next(reversed(same), words)
         same.setdefault(words, []).append(study)
     return [mine for same in found.values() for mine in same.values()]
@@ -170,9 +178,9 @@ def _infeasible(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | N
         why += f" with {listed(optimizers)}"
     unknown = dict.fromkeys((study.key for study in mine), np.nan)  # such trials end early: they show no cost
     if infeasible.failed(mine):
-        some["results"] = _folder(mine, "mended")
+        some["results"] = folder(mine, "mended")
         return Change(f"mend the command, {why}, and sweep again", some, unknown)
-    overrides = infeasible.lower(mine) | some | {"results": _folder(mine, "lower")}
+    overrides = infeasible.lower(mine) | some | {"results": folder(mine, "lower")}
     return Change(f"search lower learning rates, {why}", overrides, unknown)
 
 
@@ -192,12 +200,34 @@ def _missed(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | None:
     """A larger budget if no trial reached the goal. It asks another question, so it needs a folder of its own."""
     if steps["reached"].any():
         return None
+    errors = [error for study in studies if len(error := falling(study))]
+    least = f"{min(each['error'].min() for each in errors):.3g}" if errors else ""
+    if errors and not any(map(_still_falls, studies)):
+        return Change(
+            f"choose a looser goal or other ranges of hyperparameters, because the least error, {least}, "
+            "hardly fell in the last half of the budget"
+        )
     budget = studies[0].question["budget"]
     names = ("tokens", "epochs", "steps", "max_steps")
     doubled = {f"budget.{name}": _plain(2 * budget[name]) for name in names if budget.get(name)}
     units = {study.key: 2.0 * trainings(_search(study)) for study in studies}
-    advice = "double the budget, because no trial reached the goal"
-    return Change(advice, doubled | {"results": _folder(studies, "longer")}, units)
+    advice = f"double the budget, because no trial reached the goal{least and f'; the least error was {least}'}"
+    return Change(advice, doubled | {"results": folder(studies, "longer")}, units)
+
+
+def _still_falls(study: StudyData) -> bool:
+    """Whether the least error of any trial fell in the last half of the budget by more than a hundredth of it."""
+    errors = falling(study)
+    before = errors.loc[errors["step"] <= study.train_steps / 2, "error"].min()
+    return not before <= errors["error"].min() / (1 - HARDLY)
+
+
+def _at_once(steps: pd.DataFrame) -> Change | None:
+    """A stricter goal, if no batch size can need fewer steps."""
+    reached = steps.loc[steps["reached"].astype(bool), "steps_to_result"]
+    if reached.empty or (reached > 1).any():
+        return None
+    return Change("choose a stricter goal, because a single step meets it")
 
 
 def _plain(number: float) -> str:
@@ -218,7 +248,7 @@ def _bounded(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | None
         return None
     why = f"because the goal was met at the first evaluation at {batch_sizes(sizes)}"
     units = {study.key: float(trainings(_search(study))) for study in studies}
-    another = {"results": _folder(studies, "earlier")}
+    another = {"results": folder(studies, "earlier")}
     if studies[0].is_command:
         return Change(f"have the script write its first metrics earlier, {why}, and sweep again", another, units)
     first = studies[0].question["evaluation"]["first"] / EARLIER
@@ -282,24 +312,6 @@ def _most(studies: Sequence[StudyData]) -> dict[str, Any]:
     return searches[0] | {key: max(search[key] for search in searches) for key in ("trials", "reruns", "added")}
 
 
-def _folder(studies: Sequence[StudyData], suffix: str) -> str:
-    """A folder for another question, beside that of these studies."""
-    return f"{_results(studies)}-{suffix}"
-
-
-def _recorded(studies: Sequence[StudyData]) -> str:
-    """The results folder by the command that trained these studies."""
-    words = dict(word.split("=", 1) for word in _words(studies) if "=" in word)
-    return words.get("results", f"results/{studies[0].workload}")
-
-
-def _results(studies: Sequence[StudyData]) -> str:
-    """The results folder, as the command has it unless the folder was moved or the command ran elsewhere."""
-    recorded, folders = _recorded(studies), {study.results for study in studies}
-    moved = len(folders) == 1 and Path(recorded).resolve() != studies[0].results.resolve()
-    return str(studies[0].results) if moved else recorded
-
-
 def _larger(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFrame) -> Change | None:
     """Larger batch sizes, if steps still fall at the largest one and the training set has the examples."""
     largest = int(steps["batch_size"].max())
@@ -331,68 +343,3 @@ def _finer(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change:
 
 def _search(study: StudyData) -> dict[str, Any]:
     return {"reruns": 0, "added": 0, "budgets": [1.0], **study.question["search"]}
-
-
-def _words(studies: Sequence[StudyData]) -> list[str]:
-    """The words of the command that trained most of these studies last; empty if it is not on record."""
-    last = Counter(study.provenance[-1].get("command") or "" for study in studies if study.provenance)
-    command = last.most_common(1)[0][0] if last else ""
-    if not command.startswith(shlex.join(SWEEP)):  # such as a call from Python, which has other rules of quoting
-        return []
-    words = shlex.split(command)
-    return words if words[: len(SWEEP)] == SWEEP else []
-
-
-def command(studies: Sequence[StudyData], overrides: Mapping[str, Any]) -> str:
-    """The command that trained these studies, with other values of some keys; empty if it is not on record. It trains
-    on in the folder where the studies lie now.
-
-    If several commands trained them, or some wait for their first run, the new one names all of their optimizers and
-    batch sizes.
-
-    >>> command([study], {"search.reruns": 8, "optimizer": "sgd"}).split()[4:]
-    ['stopping=budget', 'results=results/published/mlp_digits', 'search.reruns=8', 'optimizer=sgd']
-    """
-    words = _words(studies)
-    if not words:
-        return ""
-    waiting = not all(study.provenance for study in studies)
-    if waiting or len({run["command"] for study in studies for run in study.provenance[-1:] if "command" in run}) > 1:
-        sizes, optimizers = sorted({s.batch_size for s in studies}), dict.fromkeys(s.optimizer for s in studies)
-        named = {"optimizer": ",".join(optimizers)} if len(optimizers) > 1 else {}
-        overrides = {**named, "batch_size": ",".join(map(str, sizes)), **overrides}
-    if "optimizer" in overrides:
-        overrides = {**overrides, "optimizer": ",".join(chosen(overrides["optimizer"].split(","), studies))}
-    if (moved := _results(studies)) != _recorded(studies):
-        overrides = {"results": moved, **overrides}
-    overrides = {**_workload(words, studies), **overrides}
-    replaced = {*overrides, *(["batch_sizes"] if "batch_size" in overrides else [])}  # one stands for the other
-    kept = [word for word in words if word.partition("=")[0] not in replaced]
-    return shlex.join([*kept, *(f"{key}={value}" for key, value in overrides.items())])
-
-
-def _workload(words: Sequence[str], studies: Sequence[StudyData]) -> dict[str, str]:
-    """The workload of these studies, where the command has several of them and names it."""
-    [several] = [word.partition("=")[2].split(",") for word in words if word.startswith("workload=")][-1:] or [[]]
-    mine = studies[0].workload
-    return {"workload": mine} if len(several) > 1 and mine in several else {}
-
-
-def seconds_of(studies: Sequence[StudyData], units: Mapping[Key, float], cost: pd.DataFrame) -> float:
-    """The time of these trainings, at the mean of those on file; NaN if none was timed.
-
-    Arguments:
-        units: the trainings of each study, in times of one training there.
-        cost: from `analysis.tables.steps_to_result.cost_table`.
-
-    >>> cost = pd.DataFrame({"workload": "mlp_digits", "optimizer": "sgd", "batch_size": [64], "trials": 20,
-    ...     "seconds_training": 4.0, "seconds_evaluation": 1.0})
-    >>> seconds_of([study], {study.key: 8.0}, cost)  # by two workers
-    1.0
-    """
-    times = (cost["seconds_training"] + cost["seconds_evaluation"].fillna(0)) / cost["trials"].replace(0, np.nan)
-    each = dict(zip(cost[STUDY].itertuples(index=False, name=None), times, strict=True))
-    usual = float(times.mean())
-    workers = max((run.get("workers") or 1 for study in studies for run in study.provenance[-1:]), default=1)
-    seconds = {key: usual if np.isnan(mine := each.get(key, usual)) else mine for key in units}
-    return sum(count * seconds[key] for key, count in units.items()) / workers

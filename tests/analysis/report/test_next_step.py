@@ -5,12 +5,15 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from analysis.counting import Goal
 from analysis.labels import counted
 from analysis.load import load, load_study
 from analysis.report import build
-from analysis.report.answer.next_step import command, next_step
+from analysis.report.answer.continued import command
+from analysis.report.answer.next_step import next_step
 from study.settings import Evaluation
 
 PUBLISHED = Path(__file__).parents[3] / "results/published"
@@ -29,7 +32,6 @@ def proposed(sweep):
 
 NEXT = {
     "unfinished": ({8: [400] * 8, 64: [100] * 7 + ["missing"]}, "continue the sweep: 1 search left", 2.5),
-    "missed": ({8: [None] * 4, 64: [None] * 4}, "double the budget, because no trial reached the goal", 40.0),
     "still falling": ({4: [800] * 8, 8: [400] * 8, 16: [200] * 8}, "sweep batch sizes 32 and 64, because", 120.0),
     "bounds": (
         {8: [40] * 8, 64: [100] * 8},
@@ -85,7 +87,30 @@ def test_the_next_step_and_its_cost(proposed, ends, advice, seconds):
     assert found.advice.startswith(advice)
     assert found.seconds == pytest.approx(seconds)  # 2.5 s a trial, one worker
     assert found.command == ""  # these studies have no command on record
-    assert (found.known == "") == (advice.startswith("double"))
+    assert found.known
+
+
+OUT_OF_REACH = Goal("val/classification_error", 0.04)
+"""Errors of these curves fall from 0.9 to 0.05, at a step that they name."""
+
+
+@pytest.mark.parametrize(
+    ("ends", "goal", "advice", "seconds"),
+    [
+        (1500, OUT_OF_REACH, "double the budget, because no trial reached the goal; the least error was 0.05", 40.0),
+        (500, OUT_OF_REACH, "choose a looser goal or other ranges of hyperparameters, because the least error, 0.05, "
+            "hardly fell in the last half of the budget", np.nan),
+        (None, OUT_OF_REACH, "choose a looser goal or other ranges of hyperparameters, because the least error, 0.9, "
+            "hardly fell in the last half of the budget", np.nan),
+        (1, Goal("val/classification_error", 0.1), "choose a stricter goal, because a single step meets it", np.nan),
+    ],
+)  # fmt: skip
+def test_the_next_step_where_the_goal_is_out_of_reach_or_met_at_once(proposed, ends, goal, advice, seconds):
+    found = proposed({8: [ends] * 4, 64: [ends] * 4}, goal=goal)
+    assert found.advice == advice
+    assert found.seconds == pytest.approx(seconds, nan_ok=True)
+    assert found.command == ""
+    assert (found.known == "") == (goal is OUT_OF_REACH)
 
 
 @pytest.mark.slow
@@ -281,7 +306,7 @@ def test_larger_batch_sizes_are_for_the_optimizers_whose_steps_still_fall(sweep,
 
 
 def test_a_doubled_budget_is_a_whole_number(sweep):
-    folder = sweep({8: [None] * 4, 64: [None] * 4}, steps=600_000)
+    folder = sweep({8: [500_000] * 4, 64: [None] * 4}, steps=600_000, goal=OUT_OF_REACH)
     studies = list(load(folder))
     for study in studies:
         study.provenance[-1]["command"] = f"python -m study sweep budget.steps=600000 results={folder}"
