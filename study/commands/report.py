@@ -84,6 +84,7 @@ def write_report(
         from analysis.batch_schedules import table as batch_schedules
         from analysis.report.build import Asked, build, place
         from study.terminal import show
+        from study.terminal.steps import show_steps
 
     output = place(results, output, asked or Asked())
     data = build(results, output, asked or Asked())
@@ -91,7 +92,7 @@ def write_report(
     said = [f"{answer.subject}: {line}" if several else line for answer in data.answers for line in answer.lines]
     said += batch_schedules.sentences(data.tables.get("batch_schedules"))
     said += _compared(data, notes) if pairs else []
-    show.results(console, data.tables["steps_to_result"], said, data.warnings, notes)
+    show_steps(console, data.tables["steps_to_result"], said, data.warnings, notes)
     for answer in data.answers:
         if answer.next.advice:
             about = f" for {answer.subject}" if several else ""

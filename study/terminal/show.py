@@ -1,7 +1,6 @@
 """Shows frames of `analysis` as tables on the terminal, with their sentences. Imports no torch."""
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
-from analysis.intervals import upper_bound
-from analysis.labels import about, column_text, counted, goal_text, number, rough, value_text
-from analysis.units import TOKENS
-from study.schedules import OWN, SCHEDULE, Schedule
+from analysis.labels import about, column_text, counted, number, rough
 
 WIDE = 1000
 """Characters: wider than any table."""
@@ -25,118 +21,11 @@ LEFT_OUT_OF_SWEEPS = ("infeasible", "searches")
 LEFT_OUT_OF_SEARCHES = ("infeasible", "best so far")
 LEFT_OUT_OF_ADVICE = ("up to", "tokens", "a step", "steps", "cost", "device time")
 """Columns that narrow terminals have no room for, the least important first."""
-OF_SCHEDULES = OWN | {*Schedule.optional_hyperparameters}
-"""Hyperparameters of schedules; the terminal leaves them to the report."""
-
-
-def results(
-    console: Console, steps: pd.DataFrame, sentences: Sequence[str], notes: Sequence[str], in_full: bool = False
-) -> None:
-    """Show a table of the steps for each workload and goal, the findings, and how many notes there are.
-
-    Arguments:
-        steps: from `analysis.tables.steps_to_result.table`; tuned values are between `tuned_trial` and `steps_n`.
-        notes: the warnings, the most serious first.
-        in_full: show the notes themselves.
-    """
-    several = len(steps[["goal_metric", "goal_threshold"]].drop_duplicates()) > 1
-    for (workload, metric, threshold), part in steps.groupby(["workload", "goal_metric", "goal_threshold"], sort=False):
-        optimizers = list(dict.fromkeys(part["optimizer"]))
-        goal = f" to {goal_text(metric, threshold)}" if several or len(optimizers) > 1 else ""
-        alone = f", {optimizers[0]}" if len(optimizers) == 1 else ""
-        console.print(f"\n[bold]{workload}{alone}{goal}[/]")
-        for table in _fewest_steps(part) if alone else _side_by_side(part):
-            if _width(console, table) <= console.width:
-                break
-        console.print(table)
-    console.print()
-    if (~steps["reached"] & (steps["complete"] > 0)).any():
-        console.print("> n: the goal was not reached within the budget of n steps.")
-    for sentence in sentences:
-        console.print(sentence, style="bold" if sentence == sentences[0] else None, markup=False)
-    for note in notes if in_full else ():
-        console.print(f"Note: {note}", style="yellow", markup=False)
-    if notes and not in_full:
-        console.print(
-            f"{counted(len(notes), 'note')} in the report; `study report RESULTS --notes` prints them.", style="yellow"
-        )
 
 
 def link(console: Console, page: Path) -> None:
     """Show where a page is, as a link that terminals open."""
     console.print(f"Report: {page.resolve().as_uri()}", markup=False, soft_wrap=True)
-
-
-def _side_by_side(part: pd.DataFrame) -> Iterator[Table]:
-    """Tables from wide to narrow, with a row per batch size and a column per optimizer.
-
-    Narrower ones have no intervals. Steps are medians of fresh seeds where there are some.
-    """
-    rows = {(row["optimizer"], row["batch_size"]): row for row in part.to_dict("records")}
-    optimizers, sizes = list(dict.fromkeys(part["optimizer"])), sorted(set(part["batch_size"]))
-    each = part[TOKENS].dropna().tolist() if TOKENS in part else []
-    for interval, space in ((True, ""), (False, ""), (False, "\n")):
-        table = columns("batch size", *(["tokens in it"] if each else []))
-        for name in optimizers:  # as everywhere else, also if it contains "_"
-            table.add_column(name.replace("_", f"_{space}"), justify="right")
-        for size in sizes:
-            cells = (rows.get((name, size)) for name in optimizers)
-            tokens = [f"{size * int(each[0]):,}"] if each else []
-            table.add_row(f"{size:,}", *tokens, *("" if row is None else _steps(row, interval) for row in cells))
-        yield table
-
-
-def _steps(row: Mapping[str, Any], interval: bool) -> str:
-    if not row.get("seeds"):
-        return _steps_or_why_not(row)
-    if math.isfinite(row["tuned_steps"]) and not interval:
-        return f"{upper_bound(row['tuned_steps'], row.get('first_evaluation'))}{number(row['tuned_steps'])}"
-    return _with_fresh_seeds(row)
-
-
-def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
-    """Tables from wide to narrow, with a row per batch size.
-
-    Narrower ones leave out that no trial was infeasible, and then tuned hyperparameters, the learning rate last.
-    """
-    searched = curve.loc[:, "tuned_trial":"steps_n"].columns[1:-1]
-    tuned = [name for name in searched if name not in OF_SCHEDULES and curve[name].notna().any()]
-    tuned.sort(key=lambda name: (name != "learning_rate", name != SCHEDULE))
-    varied = [name for name in tuned if name in (*tuned[:2], SCHEDULE) or curve[name].nunique() > 1]
-    again = "seeds" in curve and curve["seeds"].any()
-    counts = ["complete", *(["incomplete"] if curve["incomplete"].any() else []), "infeasible"]
-    fewer = counts if curve["infeasible"].any() else counts[:-1]
-    shorter = ((varied[:count], fewer, "\n") for count in range(len(varied), -1, -1))
-    for names, numbers, space in ((varied, counts, " "), (varied, counts, "\n"), *shorter):
-        unit = "tokens" if "tokens_to_result" in curve and curve["tokens_to_result"].notna().any() else "examples"
-        headings = ("batch size", "steps", *(["fresh seeds"] if again else []), unit, *names, *numbers)
-        table = columns(*(column_text(name).replace(" ", space) for name in headings))
-        for row in curve.to_dict("records"):
-            table.add_row(
-                f"{row['batch_size']:,}",
-                _steps_or_why_not(row),
-                *([_with_fresh_seeds(row)] if again else []),
-                f"{row[f'{unit}_to_result']:,}" if row["reached"] else "",
-                *(value_text(row[name]) if row["reached"] else "" for name in names),
-                *(str(row[count]) for count in numbers),
-            )
-        yield table
-
-
-def _steps_or_why_not(row: Mapping[str, Any]) -> str:
-    if row["reached"]:
-        return f"{upper_bound(row['steps_to_result'], row.get('first_evaluation'))}{row['steps_to_result']:,}"
-    return f"> {row['train_steps']:,}" if row["complete"] else "infeasible" if row["infeasible"] else "unknown"
-
-
-def _with_fresh_seeds(row: Mapping[str, Any]) -> str:
-    """The steps of the tuned configuration with fresh seeds, and their interval."""
-    if not row["seeds"]:
-        return ""
-    if math.isinf(row["tuned_steps"]):
-        return f"{row['missed']} of {row['seeds']} missed"
-    interval = "" if math.isnan(row["tuned_low"]) else f" ({number(row['tuned_low'])}-{number(row['tuned_high'])})"
-    return f"{upper_bound(row['tuned_steps'], row.get('first_evaluation'))}{number(row['tuned_steps'])}{interval}"
 
 
 def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> None:
@@ -302,7 +191,7 @@ def _closing(console: Console, progress: pd.DataFrame) -> None:
         console.print(f"{left[0].upper()}{left[1:]} left{f', plus the time of {searches}' if unknown else ''}.")
 
 
-def _width(console: Console, table: Table) -> int:
+def width(console: Console, table: Table) -> int:
     """The width of a table in which nothing is cut or wrapped."""
     return console.measure(table, options=console.options.update_width(WIDE)).maximum
 
@@ -351,7 +240,7 @@ def _fitting(
             column.no_wrap = name not in names
         for row in rows:
             table.add_row(*(row[name] for name in shown))
-        if not console.is_terminal or _width(console, table) <= console.width:
+        if not console.is_terminal or width(console, table) <= console.width:
             break
     _in_full(console, table)
 
@@ -361,7 +250,7 @@ def _in_full(console: Console, table: Table) -> None:
     if console.is_terminal:
         console.print(table)
         return
-    usual, console.width = console.width, max(console.width, _width(console, table))
+    usual, console.width = console.width, max(console.width, width(console, table))
     console.print(table)
     console.width = usual
 

@@ -27,6 +27,7 @@ from study.settings import Budget
 from study.terminal import costs, show
 from study.terminal.claims import claims
 from study.terminal.progress import SweepProgress
+from study.terminal.steps import show_steps
 
 PUBLISHED = Path("results/published")
 
@@ -164,7 +165,7 @@ def test_searches_that_train_at_once_have_a_bar_each(make_study, make_curve):
 
 def test_optimizers_side_by_side_show_the_tokens_of_a_batch(capsys):
     steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
-    show.results(Console(width=79, color_system=None), steps.assign(tokens_per_example=32), [], [])
+    show_steps(Console(width=79, color_system=None), steps.assign(tokens_per_example=32), [], [])
     lines = capsys.readouterr().out.splitlines()
     assert next(line for line in lines if "batch size" in line).split()[:5] == ["batch", "size", "tokens", "in", "it"]
     assert any(line.split()[:2] == ["1,024", "32,768"] for line in lines)
@@ -174,7 +175,7 @@ def test_optimizers_side_by_side_show_the_tokens_of_a_batch(capsys):
 def test_a_tuned_schedule_is_named_before_the_count_of_no_infeasible_trials(capsys, infeasible, last):
     steps = pd.read_csv(PUBLISHED / "mlp_digits/tables/steps_to_result.csv").assign(infeasible=infeasible)
     steps.insert(list(steps).index("learning_rate"), "schedule", "linear_decay")
-    show.results(Console(width=80), steps[steps["optimizer"] == "momentum"], [], [])
+    show_steps(Console(width=80), steps[steps["optimizer"] == "momentum"], [], [])
     heads = capsys.readouterr().out.split("1,024")[0]
     assert ("schedule" in heads) == (not infeasible)
     assert last in heads
@@ -183,15 +184,33 @@ def test_a_tuned_schedule_is_named_before_the_count_of_no_infeasible_trials(caps
 def test_an_optimizer_without_momentum_has_no_column_for_it(capsys):
     steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
     other = steps[steps["optimizer"] == "momentum"].assign(optimizer="torch.optim.RAdam", momentum=math.nan)
-    show.results(Console(width=120), pd.concat([steps, other]), [], [])
+    show_steps(Console(width=120), pd.concat([steps, other]), [], [])
     assert "nan" not in capsys.readouterr().out
+
+
+SIGNS = (
+    "Brackets: 95 % intervals.",
+    "≤ n: the goal was met at the first",
+    "> n: the goal was not reached within the budget",
+)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "meanings"), [("adamw", [SIGNS[0]]), ("muon", SIGNS[:2]), ("sgd", [SIGNS[0], SIGNS[2]])]
+)
+def test_a_table_names_its_goal_and_explains_its_signs(capsys, optimizer, meanings):
+    steps = pd.read_csv(PUBLISHED / "lstm_shakespeare/tables/steps_to_result.csv")
+    show_steps(Console(width=200), steps[steps["optimizer"] == optimizer], [], [])
+    printed = capsys.readouterr().out
+    assert f"lstm_shakespeare, {optimizer}: steps to validation cross entropy < 2.3" in printed
+    assert [meaning for meaning in SIGNS if meaning in printed] == [*meanings]
 
 
 @pytest.mark.parametrize(("width", "shown"), [(120, ["AdamW_fused"]), (30, ["AdamW_", "fused"])])
 def test_an_optimizer_has_one_name_in_tables_and_sentences(width, shown):
     steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
     console = Console(width=width, record=True)
-    show.results(console, steps.replace({"optimizer": {"momentum": "AdamW_fused"}}), [], [])
+    show_steps(console, steps.replace({"optimizer": {"momentum": "AdamW_fused"}}), [], [])
     said = console.export_text()
     assert [name for name in shown if name not in said] == []
     assert "AdamW fused" not in said
@@ -206,7 +225,7 @@ def test_the_table_has_what_was_searched_as_far_as_the_line_goes(width, there):
     steps.insert(steps.columns.get_loc("steps_n"), "label_smoothing", [0.0, 0.1, 0.2, 0.3, 0.4])
     steps["weight_decay"] = [0.0, 0.01, 0.02, 0.03, 0.04]
     console = Console(width=width, record=True)
-    show.results(console, steps, [], [])
+    show_steps(console, steps, [], [])
     said = console.export_text()
     assert [name for name in there if name not in said] == []
     assert "\N{HORIZONTAL ELLIPSIS}" not in said
