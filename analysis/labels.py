@@ -34,15 +34,13 @@ def column_text(name: str) -> str:
 
 
 def number(value: float) -> str:
-    """Whole numbers in full, others to three digits. From 0.9 to 1, two digits of 1 - value: 0.9987, not 0.999.
+    """Whole numbers in full, others to three digits.
 
     >>> number(1725), number(999.7), number(0.02134), number(0.9987), number(0.0000123)
-    ('1,725', '1,000', '0.0213', '0.9987', '1.23e-05')
+    ('1,725', '1,000', '0.0213', '0.999', '1.23e-05')
     """
     if isinstance(value, Integral) or (float(value).is_integer() and abs(value) >= 1):
         return f"{int(value):,}"
-    if 0.9 < value < 1:
-        return f"{value:.{1 - floor(log10(1 - value))}f}".rstrip("0")
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:#.3g}".removesuffix(".")
 
 
@@ -81,10 +79,14 @@ def interval_text(low: float, high: float, text: Callable[[float], str] = size_t
 def value_text(value: float | str) -> str:
     """The value of a tuned parameter: a number, or a name such as that of a schedule.
 
-    >>> value_text(0.02134), value_text("cosine")
-    ('0.0213', 'cosine')
+    From 0.9 to 1 it has two digits of 1 - value, on which a momentum acts: 0.9987, not 0.999.
+
+    >>> value_text(0.02134), value_text(0.9987), value_text("cosine")
+    ('0.0213', '0.9987', 'cosine')
     """
-    return value if isinstance(value, str) else number(value)
+    if isinstance(value, str):
+        return value
+    return f"{value:.{1 - floor(log10(1 - value))}f}".rstrip("0") if 0.9 < value < 1 else number(value)
 
 
 def short_count(count: float) -> str:

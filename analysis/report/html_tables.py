@@ -13,7 +13,7 @@ from analysis.estimates.limits import IN_TOKENS
 from analysis.estimates.pairs import NUMBERS, SEARCHES
 from analysis.estimates.tuned import COLUMNS as ESTIMATES
 from analysis.intervals import bounds
-from analysis.labels import BOUNDS, column_text, duration, listed, number, within
+from analysis.labels import BOUNDS, column_text, duration, listed, number, value_text, within
 from analysis.load import STUDY
 from analysis.one_step import table as one_step
 from analysis.report.cells import DASH, Cell, bounded, open_ends, with_cells, with_goal
@@ -33,6 +33,8 @@ from analysis.units import TOKENS
 
 UNBROKEN = str.maketrans({" ": "\N{NO-BREAK SPACE}", "-": "\N{NON-BREAKING HYPHEN}"})
 USUAL = {"repeat": 0, "budget_multiple": 1.0, "stage": 0}
+NEAR_ONE = re.compile("momentum|beta|decay")
+"""In names of hyperparameters that act through 1 - value."""
 STATUSES = ["complete", "infeasible", "incomplete"]
 SAID_ONCE: tuple[str, ...] = ("workload", "optimizer", "goal", "stopping", "base_batch_size", "device", "read from")
 SAID_ONCE += ("tuned for", TOKENS, "intervals")
@@ -257,7 +259,7 @@ def _base_shown(rules: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 
 
 def _times(value: float) -> str:
-    return "∞" if np.isinf(value) else f"{value:.3f}" if 0.9 < value < 1 else number(value)
+    return "∞" if np.isinf(value) else number(value)
 
 
 def _boxes_shown(searches: pd.DataFrame) -> pd.DataFrame:
@@ -388,4 +390,4 @@ def _cell(value: Any, column: str) -> Cell:
         return Cell(duration(float(value)), float(value))
     if column.endswith("_share"):
         return Cell(f"{value:.1%}", float(value))
-    return Cell(number(value), float(value))
+    return Cell(value_text(value) if NEAR_ONE.search(column) else number(value), float(value))

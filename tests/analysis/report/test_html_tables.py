@@ -19,7 +19,7 @@ def test_a_table_of_several_pairs_says_what_its_intervals_hold_together():
     ("ratio", "low", "high", "text"),
     [
         (2.0, 1.5, 3.0, "2 (1.50 to 3)"),
-        (0.99999, 0.798, 1.25, "1.000 (0.798 to 1.25)"),
+        (0.99999, 0.798, 1.25, "1.00 (0.798 to 1.25)"),
         (1.24, 0.9981, 1.54, "1.24 (0.998 to 1.54)"),
         (3.29, 2.85, np.inf, "3.29 (above 2.85)"),
         (2.37, 0.0, np.inf, "2.37 (open)"),
@@ -32,6 +32,17 @@ def test_ratios_have_three_digits_and_their_open_ends_are_words(ratio, low, high
     row = {"kind": "two configurations", "a": "x", "b": "y", "smallest_batch_size": 8, "largest_batch_size": 8}
     pairs = pd.DataFrame([row | {"ratio": ratio, "low": low, "high": high, "shown": False}])
     assert [cell.text for cell in html_tables._pairs_shown(pairs)["steps of b / a"]] == [text]
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [("momentum", "0.9987"), ("beta2", "0.9987"), ("tuned_momentum", "0.9987"), ("ema_decay", "0.9987"),
+     ("least", "0.999"), ("sharpness", "0.999"), ("tuned / S(B)", "0.999"), ("critical_batch_size", "0.999"),
+     ("learning_rate", "0.999")],
+)  # fmt: skip
+def test_only_momenta_have_the_digits_of_one_minus_their_value(column, text):
+    table = html_tables.shown(pd.DataFrame({column: [0.99873, 0.5]}), "Table 1.")
+    assert table.rows[0][0].text == text
 
 
 def test_search_spaces_list_batch_sizes_with_thousands_separated():
