@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -123,7 +124,7 @@ def told(error: BaseException) -> str:
     for pattern, meaning in TOLD:
         if found := re.search(pattern, text):
             return meaning.format(*found.groups())
-    return f"two trials side by side raise {type(error).__name__}: {text[:200]}".rstrip(". ")
+    return f"two trials side by side raise {type(error).__name__}: {shorten(text, 200, placeholder=' …')}".rstrip(". ")
 
 
 def _elsewhere(workload: Workload, data: Data, study: Study) -> str | None:

@@ -115,6 +115,14 @@ def test_with_nothing_reachable_the_error_says_it_all(mnist, tmp_path, cache, mo
     assert nothing_kept(cache)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "OSError"), ("no\n route", "no route"), ("unreachable " * 20, "unreachable " * 16 + "…")],
+)
+def test_a_long_answer_of_an_address_ends_with_a_whole_word(text, said):
+    assert fetching._reason(OSError(text)) == said
+
+
 def test_a_client_that_is_not_installed_is_named(mnist, tmp_path, monkeypatch, sourced):
     monkeypatch.setenv("PATH", str(tmp_path))
     sourced("mnist", package=Package("apt-get", "tiny", "usr"))

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
+from textwrap import shorten
 from typing import NamedTuple
 
 import numpy as np
@@ -293,4 +294,4 @@ def _reason(error: BaseException) -> str:
     """The root cause in one line; network libraries wrap it in long errors of their own."""
     while cause := error.__cause__ or error.__context__:
         error = cause
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return shorten(str(error), 200, placeholder=" …") or type(error).__name__

@@ -304,6 +304,14 @@ def test_what_lanes_cannot_train_is_found_out_beforehand(question, monkeypatch, 
     assert found is None if why is None else re.search(why, found), found
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("short.", "short"), ("undefined " * 20, f"{'undefined ' * 19}undefined"), ("layers " * 40, f"{'layers ' * 28}…")],
+)
+def test_a_long_error_of_two_lanes_ends_with_a_whole_word(text, said):
+    assert can_fuse.told(RuntimeError(text)) == f"two trials side by side raise RuntimeError: {said}"
+
+
 def of_many(outputs, targets):
     if len(targets) < 3:
         warnings.warn("undefined for two examples", stacklevel=1)
