@@ -20,7 +20,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from os import PathLike
@@ -53,6 +53,19 @@ SHOWN = 3
 """Findings that a notebook shows."""
 SIZE = (6.4, 5.0)
 """Width and height of a panel with its legend [inches]."""
+
+
+class Tables(dict[str, pd.DataFrame]):
+    """Frames by name; a KeyError for another name says which there are.
+
+    >>> Tables(trials=pd.DataFrame(), scaling=pd.DataFrame())["trial"]
+    Traceback (most recent call last):
+    ...
+    KeyError: "unknown table 'trial'; did you mean 'trials'?"
+    """
+
+    def __missing__(self, name: object) -> pd.DataFrame:
+        raise KeyError(_unknown("table", name, self))
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,9 +142,7 @@ class Result:
         True
         """
         if figure not in [*figures.FIGURES]:
-            near = get_close_matches(str(figure), figures.FIGURES, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(figures.FIGURES)}."
-            raise Refused(f"unknown figure {figure!r}; {hint}")
+            raise Refused(_unknown("figure", figure, figures.FIGURES))
         found = figures.charts(self.tables, [figure])
         panels = [panel for chart in found for panel in chart.panels]
         if not panels:
@@ -191,7 +202,18 @@ def read(*folders: Path | str, goals: str | Sequence[str] | None = ()) -> Result
     except ValueError as error:
         raise Refused(str(error)) from error
     data = read_report(paths, asked)
-    return Result(paths, data.tables, data.sentences, data.warnings, data.answers)
+    return Result(paths, Tables(data.tables), data.sentences, data.warnings, data.answers)
+
+
+def _unknown(what: str, name: object, known: Iterable[str]) -> str:
+    """The message for a name that is unknown: the nearest known one, or all.
+
+    >>> _unknown("table", "x", ["trials", "scaling"])
+    "unknown table 'x'; there are: trials, scaling."
+    """
+    known = [*known]
+    near = get_close_matches(str(name), known, n=1)
+    return f"unknown {what} {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}.")
 
 
 def _several(given: Any) -> Sequence[Any]:

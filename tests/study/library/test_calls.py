@@ -3,6 +3,7 @@
 import html
 import importlib
 import json
+import re
 import subprocess
 import sys
 from functools import partial
@@ -16,6 +17,7 @@ from house import doc_pages
 
 import study
 from analysis import figures
+from analysis.result import Tables
 from study.__main__ import main
 from study.library import calls
 from study.library.own_workload import OwnWorkload
@@ -171,6 +173,7 @@ REFUSED_RESULTS = [
     ([], (), "give a results folder"),
     ([None], (), "give a results folder"),
     ([[]], (), "give a results folder"),
+    ([ROOT / "results"], (), "no studies in .*; give a results folder below it: .*/results/published/"),
     ([3], (), "a results folder must be a path, such as 'results/mlp_digits', but got 3"),
 ]
 
@@ -186,6 +189,18 @@ def test_values_of_another_kind_are_refused(given):
     name, value = next(iter(given.items()))
     with pytest.raises(study.Refused, match=rf"^{name} must be .*, but got {value if value == 3 else None}"):
         study.plan(**given)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("trial", "'trial'; did you mean 'trials'?"), ("step_to_result", "did you mean 'steps_to_result'?"),
+     ("x", "unknown table 'x'; there are: trials, steps_to_result.")],
+)  # fmt: skip
+def test_a_table_that_there_is_not_is_told_with_the_nearest(name, told):
+    tables = Tables(trials=None, steps_to_result=None)
+    with pytest.raises(KeyError, match=re.escape(told)):
+        tables[name]
+    assert (tables.get(name), name in tables) == (None, False)
 
 
 def test_figures_are_drawn_on_given_axes(swept):
