@@ -160,6 +160,8 @@ REFUSED = [
     (["workload=resnet_cifr"], ["unknown workload 'resnet_cifr'", "did you mean 'resnet_cifar'"]),
     (["schedule=cosin"], ["unknown schedule 'cosin'", "did you mean 'cosine'"]),
     (["search=grid"], ["unknown search 'grid'", "sobol"]),
+    (["search=bayes"], ["unknown search 'bayes'; there are: cmaes, gp, random, refine, sobol, tpe."]),
+    (["search.sampler=bayes"], ["unknown search.sampler 'bayes'; there are: cmaes, gp, random, refine, sobol, tpe."]),
     (["preset=papr"], ["unknown preset 'papr'", "did you mean 'paper'"]),
     (["preset=workload"], ["unknown preset 'workload'; there are: none, paper, quick"]),
     (["preset/workload=quick/x"], ["preset/workload=quick/x cannot be chosen here"]),
