@@ -42,6 +42,8 @@ OTHER_NAMES = {
     "model": "workload",
 }
 """What other programs call a key -> its name here."""
+OTHER_ENDS = {"min": "low", "minimum": "low", "lower": "low", "max": "high", "maximum": "high", "upper": "high"}
+"""What other programs call an end of a range -> its name here."""
 
 
 class Choice(NamedTuple):
@@ -79,9 +81,13 @@ def full_key(word: str, keys: Collection[str]) -> str | None:
 
     >>> full_key("trials", ["search.trials", "batch_size"]), full_key("lr", []), full_key("x", ["y"])
     ('search.trials', 'search.space.learning_rate', None)
+    >>> full_key("search.space.momentum.max", ["search.space.momentum.high"])
+    'search.space.momentum.high'
     """
-    if word in keys:
-        return word
+    group, _, last = word.rpartition(".")
+    for name in (word, f"{group}.{OTHER_ENDS.get(last)}"):
+        if name in keys:
+            return name
     return OTHER_NAMES.get(word) or next((key for key in keys if key.endswith(f".{word}")), None)
 
 

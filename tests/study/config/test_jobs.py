@@ -172,6 +172,11 @@ REFUSED = [
     (["workload.depth=3"], ["unknown key 'workload.depth'", "; workload=lstm_lm1b, lstm_shakespeare or "]),
     (["workload.sighs=3"], ["'workload.sighs'; the file of this one has name, ", "list other arguments"]),
     (["workload.widhts=[3]"], ["unknown key 'workload.widhts'", "did you mean 'workload.widths'"]),
+    *(
+        ([f"search.space.learning_rate.{end}=1"], [f"did you mean 'search.space.learning_rate.{right}'"])
+        for end, right in (("min", "low"), ("lower", "low"), ("max", "high"), ("upper", "high"))
+    ),
+    (["search.space.nothing.min=1"], ["unknown key 'search.space.nothing.min'"]),
     (["numerics_version=3"], ["unknown key 'numerics_version'"]),
     (["search.sampler=halton"], ["unknown search.sampler 'halton'", "sobol"]),
     (["stopping=never"], ["unknown stopping rule 'never'", "budget"]),
