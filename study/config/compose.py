@@ -298,7 +298,10 @@ def _choice(override: Override, options: Sequence[str], config_dir: Path | None)
         if name not in options:
             hint = suggest(str(name), options)
             own = config_dir is None and group == "workload" and hint.startswith("; there are")
-            raise UsageError(f"unknown {group} {name!r}{hint}{' One of your own needs --config-dir.' if own else ''}")
+            hint += " One of your own needs --config-dir." if own else ""
+            if group == "optimizer" and "." in str(name):
+                hint = f"; a class is chosen by optimizer=torch optimizer.target={name} (docs/guide/own-optimizer.md)."
+            raise UsageError(f"unknown {group} {name!r}{hint}")
     return f"{group}=[{','.join(names)}]" if isinstance(value, list) else f"{group}={value}"
 
 

@@ -83,6 +83,12 @@ def _value(key: str, value: Any) -> str:
         return "{" + ", ".join(f"{_value(key, str(name))}: {_value(key, each)}" for name, each in value.items()) + "}"
     if isinstance(value, list | tuple | range):
         return "[" + ",".join(_value(key, each) for each in value) + "]"
+    if key == "optimizer" and isinstance(value, type):
+        target = f"{value.__module__}.{value.__qualname__}"
+        raise UsageError(
+            f"optimizer must be a name, but got the class {value.__name__}; give optimizer='torch' and "
+            f"overrides=['optimizer.target={target}'] (docs/guide/own-optimizer.md)."
+        )
     raise UsageError(
         f"{key} must be a number, a text, true or false, None, a list or a dictionary of these, but got {value!r}."
     )

@@ -162,6 +162,8 @@ REFUSED = [
     (["search=grid"], ["unknown search 'grid'", "sobol"]),
     (["search=bayes"], ["unknown search 'bayes'; there are: cmaes, gp, random, refine, sobol, tpe."]),
     (["search.sampler=bayes"], ["unknown search.sampler 'bayes'; there are: cmaes, gp, random, refine, sobol, tpe."]),
+    (["optimizer=torch.optim.RAdam"], ["; a class is chosen by optimizer=torch optimizer.target=torch.optim.RAdam ("]),
+    (["optimizer=sgd,mine.Adam"], ["; a class is chosen by optimizer=torch optimizer.target=mine.Adam (docs/guide/"]),
     (["preset=papr"], ["unknown preset 'papr'", "did you mean 'paper'"]),
     (["preset=workload"], ["unknown preset 'workload'; there are: none, paper, quick"]),
     (["preset/workload=quick/x"], ["preset/workload=quick/x cannot be chosen here"]),

@@ -1,5 +1,6 @@
 """Keyword arguments ask for the same as the command line, in its own words."""
 
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,8 @@ def test_the_schema_reads_the_values_that_were_given(given, key, value):
         ({"search.trials": object}, "search.trials must be a number, a text, true or false, None, a list or"),
         ({"batch_sizes": {8, 64}}, "batch_sizes must be a number, a text"),
         ({"batch_size": np.array([], int)}, r"batch_size must have at least one value, but got \[\]"),
+        ({"optimizer": OrderedDict}, r"the class OrderedDict; .*='torch' and .*'optimizer.target=collections.Ordered"),
+        ({"optimizer": ["sgd", OrderedDict]}, "a name, but got the class OrderedDict; give optimizer='torch'"),
         ({"optimizer": []}, r"optimizer must have at least one value, but got \[\]"),
     ],
 )
