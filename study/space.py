@@ -216,7 +216,10 @@ class Legal:
         """Raise ValueError if the dimension leaves the interval."""
         for value in dimension.ends:
             if isinstance(value, str):
-                raise ValueError(f"search.space.{name} takes numbers in {self.interval}, but got {value!r}.")
+                raise ValueError(
+                    f"search.space.{name} takes numbers in {self.interval}, but got {value!r}; a range is "
+                    f"search.space.{name}='{{low: 0.1, high: 0.9}}', and choices are search.space.{name}=[0.1,0.9]."
+                )
             if value not in self:
                 raise ValueError(f"search.space.{name} must lie in {self.interval}, but got {value:g}.")
 

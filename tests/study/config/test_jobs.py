@@ -232,6 +232,10 @@ REFUSED = [
     (["search.storage=sqlite:////no/such/folder/optuna.db"], ["search.storage=sqlite:", "cannot be used"]),
     (["search.space.learning_rate.low=0"], ["search.space.learning_rate", "`low > 0` must hold", "0"]),
     # A parameter outside what its algorithm is defined for, which a worker would otherwise find out much later
+    *(
+        ([f"search.space.{name}={value}"], [f"{value!r}; a range is search.space.{name}='{{low: 0.1, high: 0.9}}'"])
+        for name, value in (("learning_rate", "0.1..0.2"), ("momentum", "0.1-0.2"), ("learning_rate", "log"))
+    ),
     (["search.space.learning_rate=-1"], ["search.space.learning_rate", "-1"]),
     (["optimizer=adam", "search.space.beta2=1.5"], ["search.space.beta2", "1.5"]),
     (["optimizer=adam", "search.space.epsilon=-1"], ["search.space.epsilon", "-1"]),
