@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from study.checks import broadcast
 from study.checks.calling import FEW, calling, cure_of_number, cure_of_shape, loss_of
 from study.checks.treatments import check_registered
+from study.checks.values import not_finite
 from study.data import trees
 from study.data.resident import EVALUATION_CHUNK
 from study.data.streaming import layout_for
@@ -118,7 +119,11 @@ def check_model(study: Study, workload: Workload, inputs: Tree, targets: Tree) -
     with calling(study, "model", f"of {few}"):
         outputs = computed(study, model, inputs, layout)
     with generators.seeded(0):
-        loss = values_of(study, "loss", loss_of(study, workload), outputs, targets, few)
+        loss = values_of(study, "loss", loss_of(study, workload), outputs, targets, few, finite=False)
+    if not loss.isfinite().all():
+        odd = [example for example in not_finite((inputs, targets)) if not loss[example].isfinite()]
+        where = f"; the train split's example {odd[0]} holds numbers that are not finite: leave it out" if odd else ""
+        raise UsageError(f"{study.name}'s loss is not finite before training, of {few}{where}.")
     if not loss.requires_grad:
         raise UsageError(f"{study.name}'s loss depends on no trained parameter; look for detach(), argmax and no_grad.")
     check_registered(study, model, trained, outputs)

@@ -56,7 +56,7 @@ def _modes(name: str) -> list[bool]:
 
 
 def _check_numbers(study: Study, workload: Workload, model: nn.Module, name: str, examples: Examples) -> None:
-    odd = _not_finite(examples.splits[name])
+    odd = not_finite(examples.splits[name])
     if not odd:
         return
     inputs, targets = examples.read(name, odd[:FEW])
@@ -74,8 +74,8 @@ def _check_numbers(study: Study, workload: Workload, model: nn.Module, name: str
                 )
 
 
-def _not_finite(split: trees.Tree) -> list[int]:
-    """The indices of examples that hold numbers that are not finite."""
+def not_finite(split: trees.Tree) -> list[int]:
+    """The indices of examples that hold numbers that are not finite, in inputs or targets."""
     bad = torch.zeros(trees.count(split), dtype=torch.bool)
     for leaf in trees.leaves(split):
         values = torch.view_as_real(leaf) if leaf.is_complex() else leaf

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.users.checked import Does, Made, refused, settled
+from helpers.users.checked import Does, Made, Model, refused, settled
 from torch import nn
 
 from study.checks.functions import check_functions
@@ -27,6 +27,23 @@ def spoilt(model):
     with torch.no_grad():
         next(model.parameters()).view(-1)[0] = math.inf
     return model
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "said"),
+    [
+        (0, math.nan, "; the train split's example 3 holds numbers that are not finite: leave it out.$"),
+        (0, math.inf, "; the train split's example 3 holds numbers that are not finite: leave it out.$"),
+        (1, math.nan, "; the train split's example 3 holds numbers that are not finite: leave it out.$"),
+        (1, 1e30, r"of 8 examples, inputs float32 \[8, 6\] and targets float32 \[8\].$"),
+    ],
+)
+def test_examples_that_spoil_the_loss_are_named(make_study, where, value, said):
+    few = torch.randn(8, 6), torch.randn(8)
+    few[where][3] = value
+    workload = Made(Model, loss=lambda outputs, targets: (outputs[:, 0] - targets).square() * targets.abs())
+    with refused(f"loss is not finite before training, .*{said}"):
+        check_model(make_study(), workload, *few)
 
 
 @pytest.mark.parametrize(
