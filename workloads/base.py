@@ -206,13 +206,19 @@ def require_fraction(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a number in [0, 1), but got {value!r}.")
 
 
+OWN: list[str] = []
+"""The folders that users gave for their modules."""
+
+
 def importable(folder: Path | None) -> None:
     """Put the user's folder last on sys.path, so that their workloads and optimizers can be imported.
 
     Last, because modules in it may have the names of ours or of installed ones.
     """
-    if folder is not None and str(folder.resolve()) not in sys.path:
-        sys.path.append(str(folder.resolve()))
+    if folder is not None:
+        OWN.append(str(folder.resolve()))
+        if OWN[-1] not in sys.path:
+            sys.path.append(OWN[-1])
 
 
 def imported(path: str, rule: str) -> Any:
@@ -225,15 +231,21 @@ def imported(path: str, rule: str) -> Any:
 
 
 def _import_cure(module: str) -> str:
-    """The advice after a failed import: rename a module that another one hides, or pass its folder."""
+    """The advice after a failed import: rename a module that another one hides, look into its file, or give its
+    folder."""
     name = module.partition(".")[0]
-    imported = sys.modules.get(name)
+    imported, file = sys.modules.get(name), None
     places = {getattr(imported, "__file__", None), *getattr(imported, "__path__", [])}
     for folder in reversed(sys.path):  # the last are the user's: --config-dir, the current one, then PYTHONPATH
         spec = PathFinder.find_spec(name, [folder])
         own = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
         if imported and own and own not in places:
             return f"{own} has the name of {getattr(imported, '__file__', None) or 'a module of Python'}: rename it."
+        file = own or file
+    if file := getattr(imported, "__file__", None) or file:
+        return f"The module {name} is {file}."
+    if OWN:
+        return f"There is no module {name} in {OWN[-1]}."
     return "If the class is in your own folder, pass that folder with --config-dir."
 
 

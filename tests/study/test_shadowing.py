@@ -144,6 +144,25 @@ def test_a_class_in_a_hidden_module_is_refused_in_one_line(tmp_path, capsys, wor
     assert line.endswith(f"/{hides}: rename it.")
 
 
+@pytest.mark.parametrize(
+    ("target", "text", "cure"),
+    [
+        ("workload._target_=made_away.Images", None, "'made_away'. There is no module made_away in {}."),
+        ("workload._target_=made_half.Images", "import nowhere", "'nowhere'. The module made_half is {}/made_half.py."),
+        ("workload._target_=made_other.Images", "x = 1", "'Images'. The module made_other is {}/made_other.py."),
+        ("optimizer.target=made_none.Mine", None, "There is no module made_none in {}."),
+        ("optimizer.target=torch.optim.Mine", None, "/torch/__init__.py."),
+    ],
+)
+def test_who_gave_a_folder_is_not_told_to_give_it(tmp_path, capsys, target, text, cure):
+    if text:
+        (tmp_path / f"{target.partition('=')[2].partition('.')[0]}.py").write_text(text)
+    words = [target, *(["optimizer=torch"] if target.startswith("optimizer") else [])]
+    assert main(["sweep", "--config-dir", str(tmp_path), *words, "batch_size=8", f"results={tmp_path / 'out'}"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith(cure.format(tmp_path))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "cluster"),
