@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-DISABLE = "TORCH_COMPILE_DISABLE"
-"""The variable that torch's compiler reads when it is imported."""
+DISABLE = "TORCHDYNAMO_DISABLE"
+"""The variable that makes `torch.compile` return its argument. TORCH_COMPILE_DISABLE would not do: it refuses
+`fullgraph=True`, and a process that imports torch's compiler under it never compiles again."""
 
 
 @contextmanager

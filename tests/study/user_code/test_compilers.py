@@ -1,6 +1,8 @@
 """What users compile by `torch.compile` trains as they wrote it."""
 
 import os
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
@@ -38,13 +40,13 @@ class Model(Images):
 class Part(Images):
     def model(self):
         *first, last = super().model()
-        return torch.nn.Sequential(*first, torch.compile(last))
+        return torch.nn.Sequential(*first, torch.compile(last, fullgraph=True))
 
 
 class Module(Images):
     def model(self):
         model = super().model()
-        model.compile()
+        model.compile(fullgraph=True, mode="reduce-overhead")
         return model
 
 
@@ -79,3 +81,20 @@ def test_compiled_functions_run_as_they_are_in_a_block_only():
         assert os.environ[DISABLE] == "1"
     assert called == [1]
     assert os.environ.get(DISABLE) == before
+
+
+AFTERWARDS = """
+from study.user_code.compilers import uncompiled
+
+compiled = []
+with uncompiled():
+    import torch
+
+    torch.compile(abs, fullgraph=True)(torch.ones(1))
+torch.compile(lambda x: x + 1, backend=lambda graph, inputs: compiled.append(graph) or graph)(torch.ones(1))
+assert compiled
+"""
+
+
+def test_functions_are_compiled_after_a_block_that_imported_the_compiler():
+    subprocess.run([sys.executable, "-W", "ignore", "-c", AFTERWARDS], check=True)
