@@ -7,6 +7,7 @@ from pathlib import Path
 
 from study.devices.cores import cores
 from study.devices.placement import Placement, gpus_apart
+from study.user_code import compilers
 
 
 def search_path(variables: Mapping[str, str]) -> str:
@@ -26,6 +27,7 @@ def environment(variables: Mapping[str, str], placement: Placement, number: int)
     threads = str(max(1, cores() // (placement.workers or 1)))
     found = {"OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", **variables, "PATH": search_path(variables)}
     found.pop("PYTHONSAFEPATH", None)  # cluster jobs have it, and scripts import what lies beside them
+    found.pop(compilers.DISABLE, None)  # it is for the sweep: scripts compile for themselves
     if placement.device != "cpu":
         gpu = int(placement.device_of(number).partition(":")[2])
         found["CUDA_VISIBLE_DEVICES"] = gpus_apart(gpu + 1, 1)[gpu]

@@ -1,5 +1,6 @@
 """The environment of commands: the Python of the sweep, a share of the cores, and the GPU of the worker."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from study.devices.placement import Placement
 from study.engine.command import environment as commands
 from study.engine.command.environment import environment
+from study.user_code.compilers import DISABLE, uncompiled
 
 
 def test_python_is_that_of_the_sweep_and_threads_are_shared(monkeypatch):
@@ -18,6 +20,12 @@ def test_python_is_that_of_the_sweep_and_threads_are_shared(monkeypatch):
     assert (found["HOME"], found["OMP_NUM_THREADS"]) == ("/home", "4")
     assert "CUDA_VISIBLE_DEVICES" not in found
     assert environment({"OMP_NUM_THREADS": "3"}, Placement(device="cpu"), 0)["OMP_NUM_THREADS"] == "3"
+
+
+def test_scripts_compile_although_the_workloads_of_a_sweep_do_not():
+    with uncompiled():
+        found = environment(dict(os.environ), Placement(device="cpu"), 0)
+    assert DISABLE not in found
 
 
 @pytest.mark.parametrize(
