@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from study.devices.signals import die_with
+from study.user_code.compilers import uncompiled
 
 FOLDER = ".cluster"
 """Folder in a results folder for the files of jobs."""
@@ -113,6 +114,7 @@ def status(log: Path) -> int | None:
         return None
 
 
+@uncompiled()
 def main() -> None:
     """Read the studies of a job from stdin and train their missing trials."""
     # SLURM signals all processes of a job that runs out of time; only the launcher's process handles it.

@@ -1,9 +1,11 @@
 """What needs no cluster of its own: refusals, the order of jobs, what a launcher is told, and jobs on this machine."""
 
 import os
+import pickle
 import re
 from contextlib import contextmanager
 from dataclasses import replace
+from io import BytesIO
 from types import SimpleNamespace
 
 import pandas as pd
@@ -26,6 +28,7 @@ from study.devices import placement
 from study.devices.cores import cores
 from study.errors import UsageError
 from study.store.atomic import StoreError
+from study.user_code.compilers import DISABLE
 
 PLUGINS = {"slurm": "hydra_plugins.hydra_submitit_launcher", "ray": "hydra_plugins.hydra_ray_launcher"}
 REFUSED = [
@@ -265,6 +268,17 @@ def test_a_slurm_that_does_not_answer_is_refused(squeue):
     squeue("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(UsageError, match="SLURM does not answer: slurm_load_jobs error: Unable"):
         slurm.check()
+
+
+def test_a_job_compiles_no_code_of_users_wherever_it_runs(monkeypatch):
+    seen = []
+    monkeypatch.delenv(DISABLE, raising=False)  # as on a machine that does not get the variables of the sweep
+    monkeypatch.setattr(job_process, "die_with", lambda parent: None)
+    monkeypatch.setattr(job_process.signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(job_process.sys, "stdin", SimpleNamespace(buffer=BytesIO(pickle.dumps(([], None, "")))))
+    monkeypatch.setattr(whole_sweep, "settled", lambda jobs: seen.append(os.environ.get(DISABLE)) or [])
+    job_process.main()
+    assert seen == ["1"]
 
 
 def test_a_job_leaves_its_log_and_status(tmp_path):
