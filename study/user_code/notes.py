@@ -24,6 +24,8 @@ from workloads.base import Workload, optional
 
 COLUMNS = 64
 """Most numbers of each tensor of an example by which it is compared with others."""
+ROWS = 2**16
+"""Examples that are hashed at once, which takes several times their memory."""
 CHANCE = 5
 """Examples of a split that may equal training examples beyond twice as many as by chance."""
 KEPT, SEEDS = 4, 4
@@ -182,12 +184,18 @@ def _equal(one: Any, other: Any) -> bool:
 
 def _hashes(source: Any, numbers: Sequence[int]) -> Tensor | None:
     """A hash of each example in tensors [N]; None for other data sets. It has no rounding: sums of integers."""
-    if isinstance(source, TensorDataset):
-        return _hashes(source.tensors, ())[torch.as_tensor(numbers)]  # type: ignore[index]
-    if not isinstance(source, tuple):
+    rows = source.tensors if isinstance(source, TensorDataset) else source
+    if not isinstance(rows, tuple):
         return None
-    generator, total = torch.Generator().manual_seed(0), torch.zeros(trees.count(source), dtype=torch.int64)
-    for leaf in trees.leaves(source):
+    parts = (trees.part(rows, slice(at, at + ROWS)) for at in range(0, trees.count(rows), ROWS))
+    found = torch.cat([_hashed(trees.leaves(part)) for part in parts])
+    return found[torch.as_tensor(numbers)] if isinstance(source, TensorDataset) else found
+
+
+def _hashed(leaves: Sequence[Tensor]) -> Tensor:
+    """A hash of each row [B] of tensors [B, ...]."""
+    generator, total = torch.Generator().manual_seed(0), torch.zeros(len(leaves[0]), dtype=torch.int64)
+    for leaf in leaves:
         real = torch.view_as_real(leaf) if leaf.is_complex() else leaf
         flat = real.flatten(1) if real.dim() > 1 else real.unsqueeze(1)
         bits = flat[:, :: -(-flat.shape[1] // COLUMNS) or 1].cpu().double().contiguous().view(torch.int64)

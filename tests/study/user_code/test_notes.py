@@ -9,10 +9,12 @@ import torch
 from helpers.made_workload import own_folder
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from study.data.examples import Examples
+from study.user_code import notes as user_notes
 from study.user_code.notes import notes
 from workloads.base import Splits
 
@@ -89,6 +91,25 @@ def test_validation_examples_that_are_training_examples_are_noted(train, val, co
     if count:
         assert f"{count} of " in found[0]
         assert "in the val split of mine are in its training split, too, so val/ errors" in found[0]
+
+
+class Largest(TorchDispatchMode):
+    """Records the bytes of the largest tensor that is computed."""
+
+    most = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        found = function(*arguments, **(named or {}))
+        self.most = max(self.most, found.nbytes if isinstance(found, torch.Tensor) else 0)
+        return found
+
+
+def test_examples_are_compared_a_few_at_once(monkeypatch):
+    monkeypatch.setattr(user_notes, "ROWS", 16)
+    examples = Examples(Splits((X, Y), pair(150, 250), OTHERS))
+    with Largest() as largest:
+        assert user_notes._shared(examples, "val") == 100
+    assert largest.most <= len(X) * 8  # the hashes of all examples
 
 
 def linear(weight=None):
