@@ -104,9 +104,10 @@ def _rises(answered: Answered, steps: pd.DataFrame) -> Iterator[Caution]:
 
 
 def _bases(steps: pd.DataFrame, base: float) -> Iterator[Caution]:
-    """The base of perfect scaling is not the cheapest in examples; of fewer batch sizes than show a limit, nothing.
+    """The base of perfect scaling is not the cheapest in examples.
 
-    Nor of a base whose fresh seeds missed the goal: from it no limit is read."""
+    Nothing is said if the curve has fewer batch sizes than show a limit, or if the fresh seeds of the base missed the
+    goal: then no limit is read from it."""
     for (workload, optimizer, metric, threshold), curve in steps[steps["reached"]].groupby(CURVE):
         examples = curve["batch_size"] * list(tuned.points(curve).values())
         based = curve.assign(examples=examples)[curve["batch_size"] >= base].sort_values("batch_size")
