@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -274,10 +275,13 @@ def test_more_trials_at_some_batch_sizes_are_told(warned):
     assert line == f"{had}sweep all with the same number."
 
 
-def test_more_trials_of_refine_are_not_told(warned, monkeypatch):
+@pytest.mark.parametrize("refines", [False, True])
+def test_more_trials_of_refine_are_not_told(refines):
     """Its S(B) comes from fresh seeds, and a search that missed the goal ends early."""
-    monkeypatch.setattr(of_curves, "refines", lambda study: True)
-    assert warned(odd={8: {"trials": 16, "ends": [*ends(1000), *ends(1010)]}}) == []
+    same = {"refines": refines, "curve": ("tiny", "sgd")}
+    studies = [SimpleNamespace(**same, question={"search": {"trials": trials}}) for trials in (8, 16)]
+    found = [*of_curves._uneven([(study, Goal("val/classification_error", 0.1)) for study in studies])]
+    assert len(found) == (not refines)
 
 
 def test_a_larger_budget_is_no_cure_where_it_was_searched_too(warned):
