@@ -4,7 +4,6 @@ refuses nothing, because it may be meant.
 Shapes: N examples in a split, B examples in a batch.
 """
 
-import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,14 +101,13 @@ def _of_gradients(workload: Workload, inputs: Tree, targets: Tree, tuned: Mappin
 
 def _of_start(workload: Workload) -> str | None:
     """A note if all trials start from the same weights, unless all of them are constants, such as zeros."""
-    models = []
+    weights = []
     for seed in (0, 1):
         with generators.seeded(seed):
-            models.append(workload.model())
-    pairs = [pair for pair in zip(*(model.parameters() for model in models), strict=True) if pair[0].requires_grad]
-    if not all(itertools.starmap(torch.equal, pairs)) or all(
-        bool((one == one.flatten()[:1]).all()) for one, _ in pairs
-    ):
+            weights.append([each for each in workload.model().parameters() if each.requires_grad])
+    ones, others = weights
+    same = len(ones) == len(others) and all(map(torch.equal, ones, others))  # a model may draw its depth, too
+    if not same or all(bool((one == one.flatten()[:1]).all()) for one in ones):
         return None
     return (
         f"{workload.name}.model() gives the same weights for every seed, so fresh seeds differ in the order of the "

@@ -139,6 +139,7 @@ def reseeded():
         (lambda: nn.Sequential(nn.Linear(6, 6).requires_grad_(False), reseeded()), True),
         (lambda: linear(lambda: np.zeros((2, 6))), False),  # drawn from nothing, as a convex problem begins
         (lambda: linear(lambda: np.ones((2, 6))), False),
+        (lambda: nn.Sequential(*(nn.Linear(6, 6) for _ in range(1 + int(torch.initial_seed() % 2)))), False),
     ],
 )
 def test_the_same_weights_for_every_seed_are_noted(model, fixed):
