@@ -86,7 +86,7 @@ def _of_gradients(workload: Workload, inputs: Tree, targets: Tree, tuned: Mappin
         outputs = trees.call(model, augment(trees.cloned(inputs), torch.Generator().manual_seed(0)))
         workload.loss(outputs, trees.cloned(targets), **tuned).mean().backward()
     idle = [
-        name
+        name or type(layer).__name__
         for name, layer in layers.items()
         if layer in called and any(each.requires_grad and each.grad is None for each in layer.parameters())
     ]

@@ -160,6 +160,14 @@ class Parts(nn.Module):
         return self.act(self, x)
 
 
+class Alone(nn.Linear):
+    """A model that is one layer, with a parameter that nothing uses."""
+
+    def __init__(self):
+        super().__init__(6, 2)
+        self.unused = nn.Parameter(torch.randn(3))
+
+
 def without_gradient(self, x):
     with torch.no_grad():
         features = self.first(x)
@@ -177,6 +185,7 @@ def without_gradient(self, x):
         (lambda: Parts(lambda self, x: checkpoint(self.second, self.first(x), use_reentrant=True)), None),
         (lambda: Parts(lambda self, x: self.second(checkpoint(self.first, x, use_reentrant=False))), None),
         (lambda: Parts(lambda self, x: torch.cat([self.second(x), self.unused(x[:0])])), None),  # an idle expert
+        (Alone, "Alone"),
         (lambda: spectral_norm(nn.Linear(6, 2)), None),
         (lambda: nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.1), nn.PReLU(), nn.Linear(6, 2)), None),
     ],
