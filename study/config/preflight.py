@@ -190,7 +190,7 @@ def _built(job: Job, device: str) -> CheckedWorkload:
     saved = saved_bytes(workload, *few, in_the_loss(study, workload))
     streamed = streaming.needed(splits, device, job.placement.data_memory)
     known = {**fingerprint(study, workload, few, splits)} | mean_factor(study, workload)
-    noted = notes(workload, examples, few, in_the_loss(study, workload))
+    noted = notes(workload, examples, few, in_the_loss(study, workload), study.precision)
     return CheckedWorkload(workload, few, saved, evaluated, known, streamed, layout, state, noted)
 
 

@@ -19,6 +19,7 @@ from study.data.examples import Examples
 from study.data.single_pass import alike
 from study.data.trees import Tree
 from study.devices import generators
+from study.user_code import autocast
 from workloads.base import Workload, optional
 
 COLUMNS = 64
@@ -32,16 +33,17 @@ KEPT, SEEDS = 4, 4
 
 
 def notes(
-    workload: Workload, examples: Examples, few: tuple[Tree, Tree], tuned: Mapping[str, float]
+    workload: Workload, examples: Examples, few: tuple[Tree, Tree], tuned: Mapping[str, float], precision: str
 ) -> tuple[str, ...]:
     """Sentences about a workload that the checks before a sweep accept.
 
     Arguments:
         few: inputs and targets of training examples.
         tuned: arguments of the loss.
+        precision: of forward passes, see `study.user_code.autocast`.
     """
     found = [_of_shared(workload, examples, name) for name in ("val", "test")]
-    found += [_of_start(workload), _of_gradients(workload, *few, tuned), _of_mixing(workload, examples)]
+    found += [_of_start(workload), _of_gradients(workload, *few, tuned, precision), _of_mixing(workload, examples)]
     return tuple(filter(None, found))
 
 
@@ -73,7 +75,9 @@ def _drawn(examples: Examples, items: list[Any], seed: int) -> Any:
         return None if generators.states() == before else tuple(batch)
 
 
-def _of_gradients(workload: Workload, inputs: Tree, targets: Tree, tuned: Mapping[str, float]) -> str | None:
+def _of_gradients(
+    workload: Workload, inputs: Tree, targets: Tree, tuned: Mapping[str, float], precision: str
+) -> str | None:
     """A note if a layer is called and its parameters get no gradient. One that is not called may serve other examples,
     as an expert does."""
     called: set[nn.Module] = set()
@@ -83,7 +87,8 @@ def _of_gradients(workload: Workload, inputs: Tree, targets: Tree, tuned: Mappin
         for layer in layers.values():
             layer.register_forward_hook(lambda layer, *_: called.add(layer))
         augment = optional(workload, "augment") or (lambda inputs, _: inputs)
-        outputs = trees.call(model, augment(trees.cloned(inputs), torch.Generator().manual_seed(0)))
+        given = augment(trees.cloned(inputs), torch.Generator().manual_seed(0))
+        outputs = autocast.computed(precision, torch.device("cpu"), lambda: trees.call(model, given))
         workload.loss(outputs, trees.cloned(targets), **tuned).mean().backward()
     idle = [
         name or type(layer).__name__
@@ -107,7 +112,7 @@ def _of_start(workload: Workload) -> str | None:
             weights.append([each for each in workload.model().parameters() if each.requires_grad])
     ones, others = weights
     same = len(ones) == len(others) and all(map(torch.equal, ones, others))  # a model may draw its depth, too
-    if not same or all(bool((one == one.flatten()[:1]).all()) for one in ones):
+    if not same or all(bool((one == one.flatten()[:1]).all()) for one in ones if one.numel()):
         return None
     return (
         f"{workload.name}.model() gives the same weights for every seed, so fresh seeds differ in the order of the "
@@ -181,9 +186,10 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _hashes(source: Any, numbers: Sequence[int]) -> Tensor | None:
-    """A hash of each example in tensors [N]; None for other data sets. It has no rounding: sums of integers."""
+    """A hash of each example in tensors [N]; None for other data sets, and for sparse tensors. It has no rounding: sums
+    of integers."""
     rows = source.tensors if isinstance(source, TensorDataset) else source
-    if not isinstance(rows, tuple):
+    if not isinstance(rows, tuple) or any(leaf.layout != torch.strided for leaf in trees.leaves(rows)):
         return None
     parts = (trees.part(rows, slice(at, at + ROWS)) for at in range(0, trees.count(rows), ROWS))
     found = torch.cat([_hashed(trees.leaves(part)) for part in parts])

@@ -54,9 +54,9 @@ def pair(first, last, x=X):
     return x[first:last].clone(), Y[first:last].clone()
 
 
-def said(train=X_Y, val=OTHERS, model=lambda: nn.Linear(6, 2), collate=None):
+def said(train=X_Y, val=OTHERS, model=lambda: nn.Linear(6, 2), collate=None, precision="fp32"):
     mine = SimpleNamespace(name="mine", model=model, loss=lambda outputs, targets: outputs.square().mean(1))
-    return notes(mine, Examples(Splits(train, val, OTHERS), collate), (X[:8], Y[:8]), {})
+    return notes(mine, Examples(Splits(train, val, OTHERS), collate), (X[:8], Y[:8]), {}, precision)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +194,39 @@ def test_layers_without_a_gradient_are_noted(model, which):
     found = said(model=model)
     assert len(found) == (which is not None)
     assert all(f"parameters of {which} in the model of mine get no gradient" in note for note in found)
+
+
+class Halved(nn.Linear):
+    """A layer that only takes what bf16 gives it."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        assert y.dtype == torch.bfloat16
+        return y
+
+
+class Empty(nn.Module):
+    """A layer with a parameter of no numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.zeros(6, 2)), nn.Parameter(torch.empty(0, 2))
+
+    def forward(self, x):
+        return torch.cat([x @ self.weight, self.bias])
+
+
+@pytest.mark.parametrize(
+    "usual",
+    [
+        {"train": (X.to_sparse(), Y), "val": (X.to_sparse(), Y)},
+        {"model": lambda: Halved(6, 2), "precision": "bf16"},
+        {"model": Empty},
+    ],
+    ids=["sparse", "bf16", "empty"],
+)
+def test_notes_fail_at_nothing_that_the_checks_accept(usual):
+    assert said(**usual) == ()
 
 
 def mixup(items):
