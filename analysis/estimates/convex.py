@@ -20,6 +20,8 @@ FALLING = -0.1
 LIKELY = 1.96
 """A limit is likely if curves that have it are no further from the data than the closest curve, by the root of the
 difference of both sums of squares, in standard errors: 95 % of a normal distribution."""
+LEAST = 1e-9
+"""Errors below this count as this: points that lie on a curve have none."""
 BETWEEN = 8
 """Points that are tried as limits from one batch size to the next."""
 FEWEST = 3
@@ -138,7 +140,8 @@ def limits(
     if len(reached) < FEWEST:
         return dict.fromkeys((PERFECT, USEFUL), Limit(np.nan, "="))
     log_sizes, log_steps = np.log(reached), np.log([steps[size] for size in reached])
-    data = Data(log_sizes, log_steps, np.array([(log_errors or {}).get(size, np.nan) for size in reached]))
+    errors = np.array([(log_errors or {}).get(size, np.nan) for size in reached])
+    data = Data(log_sizes, log_steps, np.maximum(errors, LEAST))
     curve, first = fit(log_sizes, log_steps), int(np.searchsorted(reached, base))
     return {
         PERFECT: _limit(*_perfect(data, curve, first), reached[first:]) if reached[first:] else Limit(np.nan, "="),

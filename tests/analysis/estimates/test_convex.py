@@ -180,6 +180,7 @@ def test_intervals_move_with_the_data_alone():
 @pytest.mark.parametrize("last", [8, 64, 128, 512, 4096])  # exp(log(B)) is not B for these
 def test_a_bound_and_the_end_of_its_interval_are_the_same_measured_batch_size(last):
     sizes = [last // 8, last // 4, last // 2, last]
-    found = convex.limits({size: 1e6 / size for size in sizes}, dict.fromkeys(sizes, 1e-6))
-    for limit in found.values():
-        assert (limit.value, limit.bound, limit.low) == (last, ">", last)
+    for error in (1e-6, 0.0):
+        found = convex.limits({size: 1e6 / size for size in sizes}, dict.fromkeys(sizes, error))
+        for limit in found.values():
+            assert (limit.value, limit.bound, limit.low) == (last, ">", last)

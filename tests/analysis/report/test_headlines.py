@@ -25,7 +25,7 @@ def said(studies, base=None):
             [": critical batch size 41 (95%: 38 to 45) ", "by McCandlish et al. (2018)", "perfect scaling, within 20%"],
         ),
         (BENT, None, ["go from 1,600 at batch size 1 to 40 at 1,024 (40 times fewer)", "search.reruns=4"]),
-        (BENT, None, ["Batch sizes above ", " save at most 5% more (95%: above 208)", "scatter about the curve"]),
+        (BENT, None, ["Batch sizes above ", " save at most 5% more (95%: above 202)", "scatter about the curve"]),
         ({1: 1600, 2: 800, 4: 400}, None, ["critical batch size at least 4", "up to the largest batch size, 4"]),
         ({1: 1600, 2: 800, 4: 400}, None, ["Steps still fall at the largest batch size, 4."]),
         (

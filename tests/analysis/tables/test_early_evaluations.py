@@ -95,7 +95,7 @@ def test_curves_say_what_errors_are_at_least(both):
 def test_how_often_training_errors_are_measured_is_no_difference_beside_a_race(stops):
     rarely, often = (
         SimpleNamespace(
-            question={"search": {"sampler": "sobol"}, "evaluation": {"first": 0.02, "every": every}}, stops_early=each
+            question={"search": {}, "evaluation": {"first": 0.02, "every": every}}, stops_early=each, refines=False
         )
         for every, each in zip((None, 5), stops, strict=True)
     )
@@ -106,6 +106,7 @@ def test_how_often_training_errors_are_measured_is_no_difference_beside_a_race(s
 
 def test_a_race_and_a_full_budget_may_measure_them_equally_often():
     race, budget = (
-        SimpleNamespace(question={"search": {}, "evaluation": {"every": 5}}, stops_early=each) for each in (True, False)
+        SimpleNamespace(question={"search": {}, "evaluation": {"every": 5}}, stops_early=each, refines=False)
+        for each in (True, False)
     )
     assert not audits.differing(race, budget, ["evaluation"])
