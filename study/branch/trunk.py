@@ -193,7 +193,8 @@ def _save(trunk: Trunk, run: Run) -> None:
     found = checkpoints.read(content, run.data.device) if content else None
     if not content or found is None or not _holds_all(found, run):
         raise Failed(
-            f"{trunk.name} cannot be branched from: no checkpoint can hold the state of its model and optimizer."
+            f"{trunk.name} cannot be branched from: no checkpoint can hold the state of its model and optimizer. Keep "
+            "it in buffers of the model and in optimizer.state, as numbers and tensors."
         )
     made, recorded_ = checkpoints.checksum(found), trunks.checkpoints(trunk.folder).get(run.step, {}).get("checksum")
     if recorded_ not in (None, made):
