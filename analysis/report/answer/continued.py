@@ -15,10 +15,10 @@ from analysis.report.answer.choices import chosen
 SWEEP = ["python", "-m", "study", "sweep"]
 
 
-def folder(studies: Sequence[StudyData], suffix: str) -> str:
+def folder_beside(studies: Sequence[StudyData], suffix: str) -> str:
     """A folder for another question, beside that of these studies.
 
-    >>> folder([study], "longer")
+    >>> folder_beside([study], "longer")
     'results/published/mlp_digits-longer'
     """
     return f"{_results(studies)}-{suffix}"

@@ -16,7 +16,7 @@ from analysis.question.stages import REFINE
 from analysis.question.until import WIDTH, Until
 from analysis.report.answer import infeasible
 from analysis.report.answer.choices import apart
-from analysis.report.answer.continued import command, folder, seconds_of, words_of
+from analysis.report.answer.continued import command, folder_beside, seconds_of, words_of
 from analysis.report.answer.missed import Missed, missed
 from analysis.report.answer.values import curves, limit
 from analysis.tables.scaling import USEFUL
@@ -107,10 +107,10 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
     )
     found = ((mine, change) for kind in kinds for mine, rows in parts if (change := kind(mine, rows)))
     mine, change = next(found)
-    if not change.units:
-        return NextStep(known, change.advice)
     own = "optimizer" in change.overrides  # then the advice names them
     whose = f"for {_named(mine, studies)}, " if len(parts) > 1 and not own else ""
+    if not change.units:
+        return NextStep(known, whose + change.advice)
     seconds = seconds_of(mine, change.units, cost)
     continued = command(mine, {**apart(mine, studies), **change.overrides})
     return NextStep(known, whose + change.advice, continued, seconds, change.provided)
@@ -178,9 +178,9 @@ def _infeasible(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | N
         why += f" with {listed(optimizers)}"
     unknown = dict.fromkeys((study.key for study in mine), np.nan)  # such trials end early: they show no cost
     if infeasible.failed(mine):
-        some["results"] = folder(mine, "mended")
+        some["results"] = folder_beside(mine, "mended")
         return Change(f"mend the command, {why}, and sweep again", some, unknown)
-    overrides = infeasible.lower(mine) | some | {"results": folder(mine, "lower")}
+    overrides = infeasible.lower(mine) | some | {"results": folder_beside(mine, "lower")}
     return Change(f"search lower learning rates, {why}", overrides, unknown)
 
 
@@ -212,7 +212,7 @@ def _missed(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | None:
     doubled = {f"budget.{name}": _plain(2 * budget[name]) for name in names if budget.get(name)}
     units = {study.key: 2.0 * trainings(_search(study)) for study in studies}
     advice = f"double the budget, because no trial reached the goal{least and f'; the least error was {least}'}"
-    return Change(advice, doubled | {"results": folder(studies, "longer")}, units)
+    return Change(advice, doubled | {"results": folder_beside(studies, "longer")}, units)
 
 
 def _still_falls(study: StudyData) -> bool:
@@ -248,7 +248,7 @@ def _bounded(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | None
         return None
     why = f"because the goal was met at the first evaluation at {batch_sizes(sizes)}"
     units = {study.key: float(trainings(_search(study))) for study in studies}
-    another = {"results": folder(studies, "earlier")}
+    another = {"results": folder_beside(studies, "earlier")}
     if studies[0].is_command:
         return Change(f"have the script write its first metrics earlier, {why}, and sweep again", another, units)
     first = studies[0].question["evaluation"]["first"] / EARLIER

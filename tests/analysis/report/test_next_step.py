@@ -284,6 +284,13 @@ def test_the_next_step_of_some_batch_sizes_names_them(sweep, tmp_path):
     assert found.advice == "for momentum at batch sizes 8 and 64, continue the sweep: 1 search left"
 
 
+def test_advice_without_a_command_names_whom_it_is_for(sweep, tmp_path):
+    for size in (8, 256):
+        sweep({size: [500] * 4}, tmp_path / str(size), goal=OUT_OF_REACH)
+    found = build.read([tmp_path / "8", tmp_path / "256"]).answers[0].next
+    assert re.match(r"for momentum at batch size \d+, choose a looser goal", found.advice)
+
+
 @pytest.mark.parametrize(
     ("together", "advice"),
     [
