@@ -47,10 +47,10 @@ def _inclusions(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
     for found in audits.inclusions(answered, pairs):
         if found.under_tuned:
             contained = f"{found.special}, which the search space contains"
-            text = f"{{}} times the steps of {contained}, were needed: under-tuned"
+            text = f"needed {{}} times the steps of {contained}, so tuning fell short"
             values = [f"{found.ratio:.2g}"]
             if np.isinf(found.ratio):
-                text = f"the goal was missed that {contained}, met: under-tuned"
+                text = f"missed the goal that {contained}, met, so tuning fell short"
                 values = []
             cure = MORE_ROUNDS if found.study.refines else MORE_TRIALS
             yield about("inclusion", found.study, found.goal, text, cure, *values)
