@@ -30,7 +30,7 @@ from study.config.schema import SweepConfig
 from study.errors import UsageError
 from study.optimizers.per_parameter import FEW_DIMENSIONS
 from study.schedules import OWN, SCHEDULE, TUNED, Schedule
-from workloads.suggest import suggest
+from workloads.suggest import nearest, suggest
 
 UNQUOTED = re.compile(r"(?<![^\[, ])ndim *< *2(?![^\], ])")
 """The pattern FEW_DIMENSIONS in a list, without quotes around it."""
@@ -297,7 +297,7 @@ def _choice(override: Override, options: Sequence[str], config_dir: Path | None)
     for name in names:
         if name not in options:
             hint = suggest(str(name), options)
-            own = config_dir is None and group == "workload" and hint.startswith("; there are")
+            own = config_dir is None and group == "workload" and nearest(str(name), options) is None
             hint += " One of your own needs --config-dir." if own else ""
             if group == "optimizer" and "." in str(name):
                 hint = f"; a class is chosen by optimizer=torch optimizer.target={name} (docs/guide/own-optimizer.md)."
