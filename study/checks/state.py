@@ -17,7 +17,7 @@ from study.data.trees import Tree
 from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
-from study.user_code.snapshots import Snapshot, changed, of_model, of_program
+from study.user_code.snapshots import Snapshot, changed, of_model, of_program, owner
 from workloads.base import Workload
 
 SAME = 1e-5
@@ -99,8 +99,8 @@ class Steps:
 def _reason(model: nn.Module, snapshots: list[Snapshot], pass_: str = "a training forward pass") -> str | None:
     for before, after in itertools.pairwise(snapshots):
         for name in changed(before, after):
-            path, _, attribute = name.rpartition(".")
-            return f"{pass_} changes the attribute `{attribute}` of {type(model.get_submodule(path)).__name__}"
+            holder, attribute = owner(model, name)
+            return f"{pass_} changes the attribute `{attribute}` of {type(holder).__name__}"
     return None
 
 

@@ -288,8 +288,8 @@ def warn_of_lost_state(study: Study, optimizer: torch.optim.Optimizer) -> None:
     """Say that a trial starts again, because a checkpoint did not hold all of its optimizer's state."""
     warnings.warn(
         f"an interrupted trial of {study.name} starts again from step 0, because {type(optimizer).__name__} keeps "
-        "state that no checkpoint can hold: variables of its class, attributes of parameters, entries of `defaults` or "
-        "under id(parameter), or tensors that share memory. Keep state in self.state[parameter], in its groups, or in "
+        "state that no checkpoint can hold: variables of its class, entries of `defaults` or under id(parameter), or "
+        "tensors that share memory. Keep state in self.state[parameter], in its groups, or in "
         "attributes of its own.",
         stacklevel=2,
     )

@@ -126,8 +126,8 @@ class Run:
         self.weigh = weigher(workload)
         self.step = 0
         self.fresh = snapshots.of_model(self.model)
-        self.of_optimizer = snapshots.changed(built, self.fresh)
-        """Attributes that belong to the optimizer, such as hooks that collect gradients."""
+        self.hooks = {name for name in snapshots.changed(built, self.fresh) if name.endswith("_hooks")}
+        """Those that the optimizer has registered with the model, for example to collect gradients."""
         self.outset = hidden_state.of_optimizer(self.optimizer, self.model)
         self._parts_checked = False
         self._leaves_trace: bool | None = None
@@ -178,8 +178,8 @@ class Run:
         for name, tensor in self.weights.items():
             if name in found.weights:  # trunks of earlier versions lack buffers that are not persistent
                 tensor.copy_(found.weights[name])
-        whole = checkpoints.put_state(self.optimizer, self.model, found.state, settings)
         hidden_state.put(self.model, found.state.get("attributes", {}))
+        whole = checkpoints.put_state(self.optimizer, self.model, found.state, settings)
         if (stream := self.stream()) is not None:
             stream.saved = found.state.get("stream")
         if lost := bool(self.team.sum(torch.tensor(float(not whole)))):
@@ -363,7 +363,7 @@ class Run:
     def _changed_attributes(self) -> dict[str, Any]:
         """The attributes of the model that training has changed, by name."""
         found = hidden_state.changed_attributes(self.model, self.fresh)
-        return {name: value for name, value in found.items() if name not in self.of_optimizer}
+        return {name: value for name, value in found.items() if name not in self.hooks}
 
     def _refuse_changed_attributes(self) -> None:
         """Raise Failed if forward passes change attributes of the model: their number depends on the micro-batches.

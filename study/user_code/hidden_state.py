@@ -1,6 +1,6 @@
 """State of a model that is neither parameter nor buffer, such as a counter that `forward` increases.
 
-Attributes have names such as `layers.0.calls`.
+Attributes have names such as `layers.0.calls` or `layers.0.weight.requires_grad`.
 """
 
 import collections
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from study.user_code.snapshots import DEEPEST, Digest, Snapshot, attributes, changed, of_class, of_model
+from study.user_code.snapshots import DEEPEST, Digest, Snapshot, attributes, changed, of_class, of_model, owner
 
 T = TypeVar("T")
 
@@ -46,7 +46,11 @@ class _Tied(Digest):
         return super().__call__(value, depth)
 
     def _place(self, tensor: Tensor) -> int:
-        return self.memory.setdefault(tensor.untyped_storage().data_ptr(), len(self.memory))
+        try:
+            address = tensor.untyped_storage().data_ptr()
+        except (NotImplementedError, RuntimeError):  # classes of tensors that hold others have no memory of their own
+            address = -id(tensor)
+        return self.memory.setdefault(address, len(self.memory))
 
 
 def seal(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
@@ -128,8 +132,7 @@ def copied(value: Any) -> Any:
 def put(model: nn.Module, state: Mapping[str, Any]) -> None:
     """Set these attributes to copies."""
     for name, value in state.items():
-        path, _, key = name.rpartition(".")
-        setattr(model.get_submodule(path), key, copied(value))
+        setattr(*owner(model, name), copied(value))
 
 
 def watched(model: nn.Module, call: Callable[[], T]) -> tuple[T, bool]:
@@ -152,8 +155,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     yield
     after = attributes(model)
     for name in after.keys() - before.keys():
-        path, _, key = name.rpartition(".")
-        delattr(model.get_submodule(path), key)
+        delattr(*owner(model, name))
     put(model, {name: value for name, value in before.items() if name not in after or after[name] is not value})
     for name, buffer in model.named_buffers():
         if name in buffers:

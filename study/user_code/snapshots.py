@@ -12,8 +12,9 @@ import itertools
 import logging
 import random
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,8 @@ SIMPLE = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.
 
 
 def of_model(model: nn.Module, digest: "Digest | None" = None) -> Snapshot:
-    """The attributes of a model's modules that are neither parameters, buffers nor modules; not of our own layers.
+    """The attributes of a model's modules that are neither parameters, buffers nor modules, not of our own layers; and
+    those of its parameters, such as `requires_grad`.
 
     Hooks count, because a hook may change what it holds.
     """
@@ -59,7 +61,16 @@ def attributes(model: nn.Module) -> dict[str, Any]:
         for key, value in vars(module).items():
             if key not in OF_A_MODULE and key not in derived:
                 found[f"{name}.{key}" if name else key] = value
+    for name, parameter in model.named_parameters():
+        of_one = {**vars(parameter), "requires_grad": parameter.requires_grad}
+        found |= {f"{name}.{key}": value for key, value in of_one.items()}
     return found
+
+
+def owner(model: nn.Module, name: str) -> tuple[Any, str]:
+    """The module or parameter that has the attribute of this name in `attributes`, and its name there."""
+    *path, attribute = name.split(".")
+    return functools.reduce(getattr, path, model), attribute
 
 
 def of_program(workload: Any, model: nn.Module, digest: "Digest | None" = None) -> Snapshot:
@@ -174,8 +185,8 @@ class Digest:
             return len(value), [self(each, depth) for each in [*itertools.islice(value, MOST), *list(value)[-1:]]]
         if isinstance(value, set | frozenset):
             return sorted(repr(each) if isinstance(each, SIMPLE) else type(each).__name__ for each in value)
-        if isinstance(value, itertools.count):
-            return repr(value)
+        if type(value).__module__ in ("builtins", "itertools") and isinstance(value, Iterator):
+            return self(_place_of(value), depth)
         return self._of_object(value, depth)
 
     def _of_object(self, value: Any, depth: int) -> Any:
@@ -201,6 +212,16 @@ class Digest:
             slots = [getattr(value, name, None) for name in slots if isinstance(name, str) and name != "__weakref__"]
             parts = [getattr(value, "__dict__", None), slots]
         return [self(part, depth) for part in parts]
+
+
+def _place_of(iterator: Iterator[Any]) -> Any:
+    """What decides which values an iterator of Python's own gives next."""
+    if isinstance(iterator, GeneratorType):
+        frame = iterator.gi_frame
+        return None if frame is None else [frame.f_lasti, frame.f_locals]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # those of itertools cannot be pickled from Python 3.14 on
+        return iterator.__reduce__()[1:]
 
 
 def _is_filled(cell: Any) -> bool:

@@ -3,6 +3,7 @@
 import collections
 import io
 import itertools
+import queue
 import random
 from dataclasses import replace
 from functools import partial
@@ -78,14 +79,24 @@ def drawing_from_its_own(self, y):
     return y + self.generator.normal()
 
 
-class Hidden:
-    """Keeps a number where attributes cannot be seen."""
-
+class Iterating:
     def __init__(self):
         self.of = iter(range(1, 1000))
 
     def __call__(self, model, y):
         return y * next(self.of)
+
+
+class Hidden:
+    """Keeps numbers where nothing shows them."""
+
+    def __init__(self):
+        self.of = queue.SimpleQueue()
+        for number in range(1, 1000):
+            self.of.put(number)
+
+    def __call__(self, model, y):
+        return y * self.of.get()
 
 
 class Counter:
@@ -120,7 +131,8 @@ OF_THE_MODEL = {
     "object": (lambda: Model(counting_inside, counter=Counter()), "`counter` of Model"),
     "inner module": (lambda: nn.Sequential(Model(counting, n=0)), "`n` of Model"),
     "hook": (of_a_hook, "`_forward_hooks` of Linear"),
-    "iterator": (lambda: Model(Hidden()), "a second forward pass gives other outputs or losses"),
+    "iterator": (lambda: Model(Iterating()), "`act` of Model"),
+    "queue": (lambda: Model(Hidden()), "a second forward pass gives other outputs or losses"),
 }
 
 

@@ -1,14 +1,13 @@
 """Weights and state that users keep in unusual places count in every engine, after a restart and in evaluations."""
 
 import collections
-import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers.desks import Desk, assert_same_bits
+from helpers.desks import Desk
 from helpers.desks import trained as train_all
 from helpers.users import plain_loop
 from helpers.users import workloads as users
@@ -121,94 +120,6 @@ def test_parameters_of_other_types_train_alone_as_in_a_plain_loop(make_study, mo
     np.testing.assert_allclose(found, plain_loop.by_hand(study, workload, trial_of(study))["loss"], rtol=tolerance)
 
 
-class Centred(nn.Module):
-    """A running mean in a buffer that is not persistent."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = users.mlp()
-        self.register_buffer("mean", torch.zeros(10), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            self.mean.lerp_(x.mean(0), 0.1)
-        return self.inner(x - self.mean)
-
-
-class Averaging(torch.optim.SGD):
-    """Lookahead that keeps its count and its slow weights as attributes."""
-
-    def __init__(self, params: Any, lr: float, keep: Any = list) -> None:
-        super().__init__(params, lr=lr)
-        self.count, self.slow, self.keep = 0, None, keep
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        loss = super().step(closure)
-        weights = [weight for group in self.param_groups for weight in group["params"]]
-        self.count += 1
-        self.slow = self.slow or self.keep(weight.clone() for weight in weights)
-        for slow, weight in zip(self.slow, weights, strict=True) if self.count % 5 == 0 else ():
-            weight.copy_(slow.lerp_(weight, 0.5))
-        return loss
-
-
-class Hiding(Averaging):
-    def __init__(self, params: Any, lr: float) -> None:
-        super().__init__(params, lr, collections.deque)
-
-
-class Saving(Averaging):
-    """Has a `state_dict` of its own."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "slow": [slow.clone() for slow in self.slow or ()], "count": self.count}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.slow, self.count = [each.clone() for each in state["slow"]], state["count"]
-        super().load_state_dict({key: state[key] for key in ("state", "param_groups")})
-
-
-class Remembering(torch.optim.SGD):
-    """Keeps no plain data in the state of each parameter."""
-
-    def step(self, closure: Any = None) -> Any:
-        loss = super().step(closure)
-        for group in self.param_groups:
-            for weight in group["params"]:
-                self.state[weight].setdefault("norms", collections.deque()).append(weight.detach().norm().item())
-        return loss
-
-
-class Wrapping(torch.optim.Optimizer):
-    """Leaves out the constructor of its base class, as common wrappers do."""
-
-    def __init__(self, params: Any, lr: float) -> None:
-        self.inner = torch.optim.Adam(params, lr=lr)
-        self.param_groups, self.state, self.defaults = self.inner.param_groups, self.inner.state, {}
-
-    def step(self, closure: Any = None) -> Any:
-        return self.inner.step(closure)
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self.inner.zero_grad(set_to_none)
-
-
-class Resting(torch.optim.Optimizer):
-    """Rests at every third step, which it counts in an attribute; its `step` does not call a closure."""
-
-    def __init__(self, params: Any, lr: float) -> None:
-        super().__init__(params, {"lr": lr})
-        self.count = 0
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        self.count += 1
-        for group in self.param_groups:
-            for weight in group["params"] if self.count % 3 else ():
-                weight.sub_(group["lr"] * weight.grad)
-
-
 class OwnRate(torch.optim.Optimizer):
     """Reads its learning rate from an attribute, which no schedule reaches."""
 
@@ -221,38 +132,6 @@ class OwnRate(torch.optim.Optimizer):
         for group in self.param_groups:
             for weight in group["params"]:
                 weight.sub_(self.lr * weight.grad)
-
-
-@pytest.mark.parametrize(
-    ("model", "fields"),
-    [
-        (Centred, {}),
-        (users.mlp, {"optimizer": f"{__name__}.Averaging", "space": RATE}),
-        (users.mlp, {"optimizer": f"{__name__}.Saving", "space": RATE}),
-        (users.mlp, {"optimizer": f"{__name__}.Resting", "space": RATE}),
-    ],
-    ids=["buffer", "optimizer", "optimizer with a state_dict", "optimizer without a closure"],
-)
-def test_a_trial_continues_with_all_of_its_state(make_study, model, fields):
-    study, workload = asked(make_study, **fields), of(model)
-    desk = Desk([trial_of(study)], minutes=0)
-    whole = train_all(study, desk, workload=workload, data=workload.data())
-    for _, content in desk.taken[3::7]:
-        assert_same_bits(trained(study, workload, kept={0: content}), whole)
-
-
-@pytest.mark.parametrize(
-    ("name", "lost"),
-    [
-        ("Hiding", "slow (deque)"),
-        ("Remembering", "norms (deque)"),
-        ("Wrapping", "the state_dict of Wrapping (AttributeError: 'Wrapping' object has no attribute"),
-    ],
-)
-def test_state_of_an_optimizer_that_no_checkpoint_can_hold_is_said(make_study, name, lost):
-    study = asked(make_study, optimizer=f"{__name__}.{name}", space=RATE)
-    with pytest.warns(UserWarning, match=rf"checkpoints cannot hold {re.escape(lost)}.*, which the model or the optim"):
-        trained(study, of(users.mlp), minutes=0)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear_decay"])
