@@ -10,13 +10,12 @@ import yaml
 from analysis.labels import listed
 from analysis.units import sequences, tokens_in
 from study.errors import UsageError
+from study.search.transfer_rules import usual
 from workloads.suggest import suggest
 
 RULES = {"constant": 0.0, "square_root": 0.5, "linear": 1.0}
 """Rule -> p: at k times the trunk's batch size, its learning rate is multiplied by k^p."""
 AUTO = "auto"
-LINEAR = ("sgd", "momentum", "nesterov", "folded_momentum", "torch.optim.SGD")
-"""Optimizers whose step is proportional to the gradient: `auto` is linear for them, square_root for all others."""
 LEAST_STEPS = 16
 """Steps at the largest batch size in a window of the usual length."""
 
@@ -72,7 +71,7 @@ class BranchRequest:
 
     def rule_of(self, optimizer: str) -> str:
         """The rule for an optimizer: a name in RULES."""
-        return self.rule if self.rule != AUTO else "linear" if optimizer in LINEAR else "square_root"
+        return self.rule if self.rule != AUTO else usual(optimizer)
 
     def batch_sizes(self, smallest: int, train_examples: int) -> list[int]:
         """The batch sizes of the branches. Raises UsageError if one is larger than the training set."""

@@ -94,6 +94,15 @@ def with_half_lives(rule: Callable[[Values, Move], dict[str, float]]) -> Callabl
     return moved
 
 
+LINEAR = ("sgd", "momentum", "nesterov", "folded_momentum", "torch.optim.SGD")
+"""Optimizers whose step is proportional to the gradient."""
+
+
+def usual(optimizer: str) -> str:
+    """The rule for an optimizer unless another is asked for: `linear` for those in LINEAR, else `square_root`."""
+    return "linear" if optimizer in LINEAR else "square_root"
+
+
 RULES = {
     "constant": Rule(constant),
     "square_root": Rule(square_root),

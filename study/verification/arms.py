@@ -14,7 +14,7 @@ from study.devices.placement import Placement
 from study.errors import UsageError
 from study.records import Study
 from study.search import stages
-from study.search.transfer_rules import RULES, Move, Values
+from study.search.transfer_rules import RULES, Move, Values, usual
 from study.search.tuner import Tuner
 from study.settings import Budget
 from study.transfer import Transfers, recorded
@@ -32,8 +32,8 @@ class VerifyRequest:
 
     Attributes:
         seeds: of each arm.
-        rule: moves the learning rate to a large batch size that was not tuned itself; None: `square_root` for
-            optimizers with beta2, else `linear`.
+        rule: moves the learning rate to a large batch size that was not tuned itself; None: the usual one
+            for the optimizer.
         large: the large batch size; None: the last one of the schedule.
         workload, optimizer: only these curves; None: each.
     """
@@ -110,7 +110,7 @@ def _of_schedule(job: Job, tuner: Tuner, jobs: Collection[Job], request: VerifyR
         raise UsageError(
             f"{_name(study)}: the large batch size must be above its first one, but got {large:,}; give --large B."
         )
-    rule = request.rule or ("square_root" if "beta2" in values else "linear")
+    rule = request.rule or usual(study.optimizer)
     for size, moved_by in ((study.batch_size, "constant"), (large, rule)):
         own = _own(jobs, study, size)
         move = Move(study.batch_size, size, study.workload["train_examples"], -(-budget // size))

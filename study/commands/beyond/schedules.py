@@ -41,8 +41,8 @@ def verify_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--rule",
         metavar="NAME",
-        help="moves the learning rate to the large batch size if that has no search of its own: constant, square_root "
-        "(default with beta2) or linear (default without)",
+        help="moves the learning rate to the large batch size if that has no search of its own: constant, linear "
+        "(default for SGD and momentum) or square_root (default for all others)",
     )
     _curve_arguments(verb)
     training_arguments(verb)

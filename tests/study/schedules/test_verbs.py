@@ -124,6 +124,15 @@ def test_verified_with_fresh_seeds_and_gone_on_with(swept, says, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_large_batch_size_has_the_usual_rule_of_its_optimizer(tmp_path, says):
+    words = ["optimizer=lars" if word == "optimizer=sgd" else word for word in SWEEP]
+    says(*words, "batch_schedule=doubling", "goal=val/cross_entropy_error < 1.5", f"results={tmp_path}")
+    says("verify", tmp_path, "--seeds", 2)
+    found = pd.read_csv(tmp_path / "tables/verified.csv")
+    assert found["hyperparameters"].tolist() == ["constant", "square_root", "tuned"]
+
+
+@pytest.mark.slow
 def test_nothing_to_verify_is_refused(swept_once, says):
     plain = swept_once(*[word.replace("constant,doubling", "constant") for word in SWEEP])
     assert "has no curve with a batch-size schedule" in says("verify", plain, status=2)
