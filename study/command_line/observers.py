@@ -63,17 +63,17 @@ def told(jobs: Sequence[Job], command: str, console: Console) -> Iterator[Told]:
     """The observers that a sweep of these jobs asks for; they are told of its end when the block ends."""
     from study import store
 
-    results = list(dict.fromkeys(job.results for job in jobs))
+    options, results = jobs[0].options, list(dict.fromkeys(job.results for job in jobs))
     warn = partial(console.print, style="yellow", markup=False)
     chosen: list[Observer] = []
-    if jobs[0].track:
+    if options.track:
         identities = {folder: store.identity(folder) for folder in results}
         studies = [(job.results, job.study.name, job.study.series, job.study.batch_size) for job in jobs]
-        trackers = [Tracker(name, identities, jobs[0].track_trials, studies) for name in jobs[0].track]
+        trackers = [Tracker(name, identities, options.track_trials, studies) for name in options.track]
         chosen += [Aside(tracker, warn) for tracker in trackers]
-    if jobs[0].notify:
-        chosen.append(Notify(jobs[0].notify))
-    on_file = [(job.results, job.study) for job in jobs] if jobs[0].track else []
+    if options.notify:
+        chosen.append(Notify(options.notify))
+    on_file = [(job.results, job.study) for job in jobs] if options.track else []
     observers = Told(chosen, warn, on_file, command)
     try:
         yield observers

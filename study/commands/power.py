@@ -27,8 +27,10 @@ def sentences(jobs: Sequence[Job]) -> list[str]:
         sizes = sorted({job.study.batch_size for job in mine})
         subject = f"{name}: " if len(workloads) > 1 else ""
         said += power.sentences(vars(mine[0].study.search), sizes, noises, subject)
-    if (until := jobs[0].until) is not None:
-        said.append(f"search.until='{until}' goes on from there, up to {jobs[0].until_cost:g} times the trainings.")
+    options = jobs[0].options
+    if options.until is not None:
+        more = f"up to {options.until_cost:g} times the trainings"
+        said.append(f"search.until='{options.until}' goes on from there, {more}.")
     return said
 
 

@@ -73,7 +73,7 @@ def run(options: argparse.Namespace, console: Console, shows: bool = True) -> li
         launch.check(where)
     said = power.sentences(jobs) if missing else []
     # `jobs` ask for what earlier commands added, too: the stated cost is a multiple of what this command asks for.
-    first = parse_jobs(options.overrides, options.config_dir) if jobs[0].until else jobs
+    first = parse_jobs(options.overrides, options.config_dir) if jobs[0].options.until else jobs
     overrides = list(options.overrides)
     imports = vars(options).get("imports") or options.config_dir
     command = observers.without_secrets(options.command)

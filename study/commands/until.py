@@ -18,7 +18,7 @@ def check(jobs: Sequence[Job]) -> None:
     """Refuse a comparison that the sweep cannot make. Raises UsageError."""
     from analysis.estimates.pairs import FEWEST
 
-    until = jobs[0].until
+    until = jobs[0].options.until
     if until is None or until.kind != FACTOR:
         return
     optimizers = {job.study.series for job in jobs if not job.study.batch_schedule}
@@ -40,7 +40,7 @@ def further(jobs: Sequence[Job], first: Sequence[Job], console: Console) -> list
         jobs: the jobs of the sweep, which have ended.
         first: the jobs as the command line asks for them.
     """
-    until = jobs[0].until
+    until = jobs[0].options.until
     if until is None:
         return []
     from analysis.estimates.until import override, trainings
@@ -52,7 +52,7 @@ def further(jobs: Sequence[Job], first: Sequence[Job], console: Console) -> list
             wanted[key] = max(value, wanted.get(key, 0))
     if not wanted:
         return []
-    search, limit = first[0].study.search, first[0].until_cost
+    search, limit = first[0].study.search, first[0].options.until_cost
     after, before = trainings(vars(jobs[0].study.search) | wanted), trainings(vars(search))
     overrides = ["{}={}".format(*override(search.sampler, key, value)) for key, value in wanted.items()]
     if after > limit * before:

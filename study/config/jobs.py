@@ -43,6 +43,25 @@ EVERY = 5
 
 
 @dataclass(frozen=True)
+class SweepOptions:
+    """Settings that all jobs of a sweep share.
+
+    Attributes:
+        until: the width of intervals up to which the sweep goes on; None: it ends with its search.
+        until_cost: the most trainings of a sweep that goes on, as a multiple of those of its search.
+        track: the names of the trackers that are told of the sweep (`study.observers.trackers`).
+        track_trials: they get a run for each trial, too.
+        notify: where a message is posted at the end of the sweep.
+    """
+
+    until: Until | None = None
+    until_cost: float = 3.0
+    track: tuple[str, ...] = ()
+    track_trials: bool = False
+    notify: str | None = None
+
+
+@dataclass(frozen=True)
 class Job:
     """One study, the folder of its results, and how it is trained.
 
@@ -56,12 +75,8 @@ class Job:
         alone: why trials train one at a time although the engine would fuse them; empty: for no such reason.
         mix: train on beside recorded trials whose code or data were others.
         checkpoint_bytes: bytes in the checkpoint of one trial; 0 until they are estimated.
-        until: the width of intervals up to which the sweep goes on; None: it ends with its search.
-        until_cost: the most trainings of a sweep that goes on, as a multiple of those of its search.
         together: all batch sizes that the sweep asks for of this workload and optimizer.
-        track: the names of the trackers that are told of the sweep (`study.observers.trackers`).
-        track_trials: they get a run for each trial, too.
-        notify: where a message is posted at the end of the sweep.
+        options: of the sweep.
     """
 
     study: Study
@@ -75,12 +90,8 @@ class Job:
     alone: str = ""
     mix: bool = False
     checkpoint_bytes: int = 0
-    until: Until | None = None
-    until_cost: float = 3.0
     together: tuple[int, ...] = ()
-    track: tuple[str, ...] = ()
-    track_trials: bool = False
-    notify: str | None = None
+    options: SweepOptions = SweepOptions()
 
     @property
     def pooled(self) -> bool:
@@ -125,8 +136,7 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
                         else f"two studies would share the folder of {name} in {job.results}; give each its own "
                         "results=DIR or workload.name=NAME."
                     )
-    shared = ("placement", "until", "until_cost", "track", "track_trials", "notify")
-    if len({tuple(getattr(job, name) for name in shared) for job in found.values()}) > 1:
+    if len({(job.placement, job.options) for job in found.values()}) > 1:
         raise UsageError(
             "search.until, engine, checkpoint, track and notify settings cannot be swept: all jobs of a sweep share "
             "them; give one value each."
@@ -155,11 +165,10 @@ def _jobs_of(config: DictConfig) -> list[Job]:
     each = tokens.per_example(config)
     sizes = [tokens.batch_size(size, each, config.workload.get("name")) for size in sizes]
     how = (Path(config.results), placement, config.search.storage, config.shards)
-    goes_on = {"until": _until(config), "until_cost": config.search.until_cost}
     track = tuple(str(name) for name, chosen in config.track.items() if chosen and name != "trials")
+    options = SweepOptions(_until(config), config.search.until_cost, track, config.track.trials, config.notify)
     _check_single_pass(config, sizes, each)
-    jobs = [Job(build_study(config, size, each), *how, **goes_on) for size in sizes]
-    return [replace(job, track=track, track_trials=config.track.trials, notify=config.notify) for job in jobs]
+    return [Job(build_study(config, size, each), *how, options=options) for size in sizes]
 
 
 def _check_given(config: DictConfig) -> None:

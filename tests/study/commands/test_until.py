@@ -94,7 +94,7 @@ def test_a_batch_size_that_missed_the_goal_does_not_ask_for_the_same_again(publi
 @pytest.mark.parametrize("text", ["1.3", "factor", "factor 1", "width 0.5", "factors 1.3", "factor nan", "width 1.2 "])
 def test_a_width_is_a_kind_and_a_factor_above_one(text):
     if text == "width 1.2 ":
-        assert str(parse_jobs([f"search.until={text}"])[0].until) == "width 1.2"
+        assert str(parse_jobs([f"search.until={text}"])[0].options.until) == "width 1.2"
         return
     with pytest.raises(UsageError, match=r"search\.until must"):
         parse_jobs([f"search.until='{text}'"])

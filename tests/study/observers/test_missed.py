@@ -49,9 +49,10 @@ def sweep(make_study, make_curve, write_study, tmp_path, monkeypatch):
 
     def swept(finish, tells, ends, track=("mlflow",)):
         curves = {index: make_curve(study, index, reaches=30 - index) for index in finish}
+        asked = replace(job, options=replace(job.options, track=track))
         with (
             pytest.raises(ends) if ends else nullcontext(),
-            observers.told([replace(job, track=track)], "command", Console(quiet=True)) as told,
+            observers.told([asked], "command", Console(quiet=True)) as told,
         ):
             if finish:
                 told.begin(Sweep("command", []))
