@@ -146,8 +146,8 @@ class InClass(Base):
 
 
 WAYS = {
-    **dict.fromkeys((Double, Half, Whole, Masking, Adding, Ahead), True),
-    **dict.fromkeys((Flat, Views, Addressed, OnParameters, InDefaults, InClass), False),
+    **dict.fromkeys((Double, Half, Whole, Masking, Adding, Ahead, OnParameters), True),
+    **dict.fromkeys((Flat, Views, Addressed, InDefaults, InClass), False),
 }
 """Class -> whether a checkpoint holds all of its state."""
 
