@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from study.checks import broadcast
 from study.checks.calling import FEW, calling, cure_of_number, cure_of_shape, loss_of
-from study.checks.treatments import check_registered
+from study.checks.optimizer import check_registered
 from study.checks.values import not_finite
 from study.data import trees
 from study.data.resident import EVALUATION_CHUNK

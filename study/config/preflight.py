@@ -17,9 +17,9 @@ from study.checks.data import check_count, check_fresh_data, check_members, chec
 from study.checks.functions import check_functions
 from study.checks.goal import check_falls
 from study.checks.model import check_apart, check_evaluation, check_model, first, mixture
+from study.checks.optimizer import check_optimizer, check_treatments, mean_factor
 from study.checks.padding import check_padding
 from study.checks.state import State, stateful
-from study.checks.treatments import check_treatments, mean_factor
 from study.checks.values import check_values
 from study.config.choices import OTHER_NAMES
 from study.config.code_fingerprint import code_of_command
@@ -32,7 +32,7 @@ from study.data.resident import EVALUATION_CHUNK, Data
 from study.devices.memory import device_bytes, micro_batch, most_workers
 from study.devices.placement import Placement, slots
 from study.engine.arithmetic import alone, candidates, fused
-from study.engine.can_fuse import check_optimizer, lanes_fail
+from study.engine.can_fuse import lanes_fail
 from study.engine.checkpoints import bytes_of
 from study.engine.evaluation import measured_names
 from study.engine.fused.layout import watched

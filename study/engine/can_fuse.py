@@ -1,11 +1,10 @@
-"""Trial steps with a study's own model and optimizer, before anything is written to disk."""
+"""Whether trials of a study can train as lanes side by side, found by steps of its own model before a sweep."""
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from textwrap import shorten
 from typing import Any
 
@@ -14,47 +13,18 @@ from torch import Tensor
 from torch.func import functional_call
 
 from study.data import trees
-from study.data.resident import Data, Source
+from study.data.resident import Data
 from study.devices import generators
 from study.devices.memory import out_of_memory
 from study.engine.evaluation import initial_model, measure
 from study.engine.fused.vmapped import Vmapped
 from study.engine.lanes import Lanes
-from study.engine.serial import Run
 from study.engine.timing import started
-from study.errors import Failed, UsageError
-from study.optimizers.per_parameter import treatments
 from study.records import Study
 from study.space import middle, values
-from study.user_code import faults, snapshots
-from workloads.base import Splits, Workload
-from workloads.layers import ghost_layers, keyed_layers, layer_key
+from workloads.base import Workload
+from workloads.layers import ghost_layers, keyed_layers
 
-GRADIENTS_FIRST = (
-    "must call the closure, which computes the gradients, before it reads them, so that it makes the update of "
-    "loss.backward() and step(): begin it with `with torch.enable_grad(): loss = closure()`, and do not pass the "
-    "closure on"
-)
-WITH_CLOSURE = (
-    "fails with a closure, which computes the gradients, and works without: let it take no argument `closure`, or "
-    "begin it with `with torch.enable_grad(): loss = closure()`, and do not pass the closure on"
-)
-CLOSURE_FIRST = (
-    "; it had not called the closure, and gradients are None before: begin the step with `with torch.enable_grad(): "
-    "loss = closure()`"
-)
-OF_ALL = (
-    "which all trials of a process share: keep state in self.state[parameter], in its groups, or in attributes of its "
-    "own"
-)
-PAIRS = (
-    "; params are pairs of name and parameter, as model.named_parameters() gives them: read the parameters from "
-    "self.param_groups"
-)
-GRADIENTS_ENABLED = (
-    "differentiates what has no graph: begin it with `with torch.enable_grad(): loss = closure()`; second derivatives "
-    "of the loss, as Hessian-based methods take them, are not available"
-)
 TOLD = (
     (r"called random operation", "it draws random numbers; workloads.layers.Dropout makes masks without a generator"),
     (r"batching rule for (?:aten::)?(\w+)", "torch.vmap has no rule for {0}; another operation may have one"),
@@ -108,14 +78,6 @@ def _generators(device: torch.device) -> list[Any]:
     """The states of all global generators."""
     found = generators.states()
     return [*found, torch.cuda.get_rng_state(device).tolist()] if device.type == "cuda" else found
-
-
-def _varies(study: Study, run: Run) -> bool:
-    """Whether updates have different learning rates: by the schedule, or by groups of the workload."""
-    rate = study.constant.learning_rate(run.trial.hyperparameters)
-    few = range(0, study.train_steps, max(1, study.train_steps // 64))
-    grouped = any(each.rate != 1 for each in treatments(run.model, run.workload).values())
-    return grouped or len({rate(step) for step in [*few, study.train_steps - 1]}) > 1
 
 
 def told(error: BaseException) -> str:
@@ -248,121 +210,3 @@ def _alone(workload: Workload, data: Data, study: Study) -> str | None:
             if name not in each or not torch.equal(buffer, each[name]):
                 return f"its buffer {name} {why}; trials side by side share constant buffers only"
     return None
-
-
-def check_optimizer(study: Study, workload: Workload, data: Source) -> None:
-    """Raise UsageError if an optimizer of whole models cannot train this one on the device of the data."""
-    if study.algorithm.update is not None:
-        return
-    few = next(data.chunks("train", range(min(2, data.counts["train"])), 2))
-    if why := refusal(study, workload, Data.of(Splits(few, few, few), data.device, data.layout)):
-        raise UsageError(f"{study.optimizer} cannot train {study.name} {why}.")
-
-
-def refusal(study: Study, workload: Workload, data: Data) -> str | None:
-    """Why an optimizer of whole models fails in two steps at either end of the search space; None if it works.
-
-    Third-party optimizers may raise any error, so every exception counts.
-    """
-    small = replace(study.constant, batch_size=2, micro_batch=None)
-    for unit in (0.0, 1 - 1e-9):
-        trial = small.trial(0, values(study.search.space, [unit] * len(study.search.space)))
-        passes: list[float] | None = None
-        try:
-            with generators.restored(data.device):
-                run, slower = (Run(small, workload, data, trial) for _ in range(2))
-                passes = _counted(run)
-                shared: list[snapshots.Snapshot] = []
-                for share in (1.0, 0.5):
-                    before = [parameter.detach().clone() for parameter in run.model.parameters()]
-                    for each, part in ((run, 1.0), (slower, share)):
-                        each.update(part * each.hyperparameters["learning_rate"])
-                        each.step += 1
-                    shared.append(_of_author(run))
-            # Not those of the first step, such as a warning that is given once.
-            if found := snapshots.changed(*shared):
-                return f"because its step changes {found[0]}, {OF_ALL}"
-            after, other = (list(each.model.parameters()) for each in (run, slower))
-            moved = not all(map(torch.equal, before, after))
-            if moved and _varies(study, run) and all(map(torch.equal, after, other)):
-                return (
-                    "because its step takes no notice of `lr` in its param_groups, which schedules and groups set: let "
-                    "it read group['lr'], or choose schedule=constant"
-                )
-            again = len(passes) > run.step  # as SAM computes gradients at other weights: no plain loop does
-            if moved and not again and _in_no_loop(partial(Run, small, workload, data, trial), run):
-                return f"because its step {GRADIENTS_FIRST}"
-        except Failed as error:
-            return f"because {error}"
-        except Exception as error:
-            told = str(error).splitlines()[0].rstrip(". ") if str(error) else type(error).__name__
-            place = faults.place(error)
-            if "does not require grad" in str(error):
-                return f"because its step {GRADIENTS_ENABLED}"
-            if _in_a_loop(partial(Run, small, workload, data, trial)):
-                return f"because its step {WITH_CLOSURE} ({told}{place})"
-            chosen = ", ".join(f"{n}={v:g}" for n, v in small.resolved(trial.hyperparameters).items())
-            return f"with {chosen}: {told}{_cure(told, place, passes)}"
-    return None
-
-
-def _cure(told: str, place: str, passes: list[float] | None) -> str:
-    """What follows the error of an optimizer: the line where it arose, or what to set, and the cure.
-
-    Arguments:
-        passes: see `_counted`; None: the optimizer could not be built.
-    """
-    closure = CLOSURE_FIRST if passes == [] and place else ""
-    pairs = PAIRS if "tuple" in told else ""
-    return (place or "; set its arguments with search.space and optimizer.arguments") + closure + pairs
-
-
-def _of_author(run: Run) -> snapshots.Snapshot:
-    """The variables that the author of an optimizer class keeps in its class and module."""
-    names = {kind.__module__ for kind in type(run.optimizer).__mro__}
-    return snapshots.of_modules(names, snapshots.Digest(run.model))
-
-
-def _counted(run: Run) -> list[float]:
-    """A list that grows with each computation of gradients in this run."""
-    passes: list[float] = []
-    descend = run._descend
-
-    def counted(learning_rate: float) -> Tensor:
-        passes.append(learning_rate)
-        return descend(learning_rate)
-
-    run._descend = counted  # type: ignore[method-assign]
-    return passes
-
-
-def _in_no_loop(begin: Callable[[], Run], by_closure: Run) -> bool:
-    """Whether a plain loop makes other updates than this run, told the loss or not."""
-    return all(_in_a_loop(begin, by_closure, told) is False for told in (False, True))
-
-
-def _in_a_loop(begin: Callable[[], Run], by_closure: Run | None = None, told: bool = False) -> bool | None:
-    """Whether `loss.backward()` and then `step()` without a closure make the updates of another run that called its
-    step with one; None if the optimizer needs a closure. Without another run: whether such updates can be made.
-
-    Arguments:
-        told: give step a closure that returns the loss and computes nothing, as some take the length of a step from it.
-    """
-    try:
-        run = begin()
-        with generators.restored(run.data.device):
-            for number in range(1 if by_closure is None else by_closure.step):
-                rate = run.hyperparameters["learning_rate"]
-                for group, factor in zip(run.optimizer.param_groups, run.rates, strict=True):
-                    group["lr"] = rate * factor
-                generators.seed(layer_key(run.trial.seed, number, -1), run.data.device)
-                with generators.of_torch_restored(run.data.device):
-                    loss = run._descend(rate)
-                run.optimizer.step(*([lambda loss=loss: loss] if told else []))
-                run.step += 1
-    except Exception:  # such as a TypeError, because the closure is missing
-        return None
-    if by_closure is None:
-        return True
-    pairs = zip(run.model.parameters(), by_closure.model.parameters(), strict=True)
-    return all(torch.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True) for one, other in pairs)

@@ -334,6 +334,7 @@ class _Worker:
             UsageError: the optimizer cannot train the model on this device.
             Failed: lanes cannot train it.
         """
+        from study.checks.optimizer import check_optimizer
         from study.devices.memory import out_of_memory
         from study.engine import can_fuse, train
         from study.engine.arithmetic import fused
@@ -342,7 +343,7 @@ class _Worker:
         study, on_gpu = order.study, self.device != "cpu"
         workload, data = self._load(study)
         if on_gpu:
-            can_fuse.check_optimizer(study, workload, data)
+            check_optimizer(study, workload, data)
         try:
             return train.measure(study, workload, data.shared(team), order.most, order.lanes, order.neighbour)
         except Exception as error:

@@ -8,7 +8,7 @@ import torch
 from helpers.blobs import Blobs
 from helpers.desks import Desk, fixed_trial, trained
 
-from study.engine.can_fuse import refusal
+from study.checks.optimizer import refusal
 from study.optimizers.foreign import _calls_closure
 from study.settings import Evaluation
 

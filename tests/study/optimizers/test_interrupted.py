@@ -7,7 +7,7 @@ import torch
 from helpers.blobs import Blobs
 from helpers.desks import Desk, Killed, assert_same_bits, fixed_trial, trained
 
-from study.engine.can_fuse import refusal
+from study.checks.optimizer import refusal
 from study.settings import Evaluation
 
 STEPS, KEPT = 14, 5

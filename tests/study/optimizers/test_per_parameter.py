@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from study import store, whole_sweep
-from study.checks import treatments
+from study.checks.optimizer import mean_factor
 from study.config.jobs import parse_jobs
 from study.errors import UsageError
 from study.optimizers import per_parameter
@@ -145,7 +145,7 @@ def test_a_sweep_refuses_faulty_groups_and_knows_changed_ones_again(tmp_path, mo
         factors.append(job.fingerprint["mean learning-rate factor"])
     assert factors[0] == 1.0
     assert 0.5 < factors[1] < 1.0
-    assert treatments.mean_factor(job.study, Tiny({"body": 3.0}))["mean learning-rate factor"] > 1
+    assert mean_factor(job.study, Tiny({"body": 3.0}))["mean learning-rate factor"] > 1
 
 
 def test_optimizers_get_one_list_unless_something_is_special():

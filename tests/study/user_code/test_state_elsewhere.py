@@ -13,6 +13,7 @@ from helpers.users import plain_loop
 from helpers.users import workloads as users
 from torch import Tensor, nn
 
+from study.checks.optimizer import refusal
 from study.engine import can_fuse
 from study.engine.arithmetic import unfusible
 from study.errors import Failed
@@ -138,7 +139,7 @@ class OwnRate(torch.optim.Optimizer):
 def test_an_optimizer_that_no_schedule_reaches_is_refused(make_study, schedule):
     space, workload = RATE if schedule == "constant" else RATE | DECAY, of(users.mlp)
     study = asked(make_study, optimizer=f"{__name__}.OwnRate", space=space, schedule=schedule)
-    said = can_fuse.refusal(study, workload, workload.data())
+    said = refusal(study, workload, workload.data())
     assert (said is None) == (schedule == "constant")
     assert said is None or "its step takes no notice of `lr`" in said
 
@@ -207,9 +208,7 @@ class DecayingLater(Decaying):
 )
 def test_an_optimizer_whose_step_would_be_another_than_in_a_plain_loop_is_refused(make_study, name, why):
     workload = of(users.mlp)
-    assert why in can_fuse.refusal(
-        asked(make_study, optimizer=f"{__name__}.{name}", space=RATE), workload, workload.data()
-    )
+    assert why in refusal(asked(make_study, optimizer=f"{__name__}.{name}", space=RATE), workload, workload.data())
 
 
 class Sharpness(torch.optim.Optimizer):
@@ -237,12 +236,12 @@ class Sharpness(torch.optim.Optimizer):
 def test_an_optimizer_that_computes_gradients_again_need_not_make_the_step_of_a_plain_loop(make_study):
     """It was told to call the closure first, as it does."""
     study, workload = asked(make_study, optimizer=f"{__name__}.Sharpness", space=RATE), of(users.mlp)
-    assert can_fuse.refusal(study, workload, workload.data()) is None
+    assert refusal(study, workload, workload.data()) is None
 
 
 def test_a_rate_that_an_optimizer_changes_later_ends_the_sweep(make_study):
     study, workload = asked(make_study, optimizer=f"{__name__}.DecayingLater", space=RATE), of(users.mlp)
-    assert can_fuse.refusal(study, workload, workload.data()) is None
+    assert refusal(study, workload, workload.data()) is None
     with pytest.raises(Failed, match=r"at update 5 of .* changed `lr` in its param_groups"):
         trained(study, workload)
 
