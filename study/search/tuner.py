@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import optuna
 from optuna.trial import TrialState
@@ -14,10 +13,11 @@ from analysis.question.stages import REFINE
 from analysis.surrogate import confirmed
 from study.records import Curve, Study, Trial
 from study.schedules import SCHEDULE, conditional, taken
+from study.search.optuna_space import OptunaSpace, Planned, suggest
 from study.search.optuna_storage import Storage
 from study.search.points import point
 from study.search.rounds import Point
-from study.space import Dimension, Values, values
+from study.space import Values, values
 from study.store.claims import WHOLE, Shard
 
 STARTUP = 10
@@ -77,9 +77,7 @@ class Tuner:
         self._asked: dict[int, optuna.Trial | None] = {}
         self._grids: dict[int, Sequence[int] | None] = {}
         """The grid of each trial under way; None: that of the rule."""
-        self._distributions = {
-            _optuna_name(name, dimension): _distribution(dimension) for name, dimension in study.search.space.items()
-        }
+        self._space = OptunaSpace(study.search.space)
         self._add(finished)
         for index in [index for index, outcome in self.outcomes.items() if outcome.status == INCOMPLETE]:
             for held in (self.outcomes, self._measured, self._crossings, self._trials):
@@ -112,7 +110,7 @@ class Tuner:
                 for name, value in self._storage.mark(index).items():
                     asked.set_user_attr(name, value)
             if hyperparameters is None:
-                hyperparameters = self._from_optuna(asked.params)
+                hyperparameters = self._space.from_optuna(asked.params)
         trial = self.study.trial(index, hyperparameters)
         self._grids[index] = self.study.grid_of(trial)
         return trial
@@ -149,20 +147,20 @@ class Tuner:
         Arguments:
             known: the point, if a round planned it; None: the sampler proposes one.
         """
-        search, space = self.study.search, self.study.search.space
+        search = self.study.search
         # A new sampler for each point, so that the point depends only on history and index, not on hidden state.
         seed, theirs = self.study.seeds.of("search", index, self.study.seed_key) % 2**32, self._speak()
-        planned = None if known is None else Planned(self._optuna_values(known))
+        planned = None if known is None else Planned(self._space.to_optuna(known))
         theirs.sampler = planned or ADAPTIVE[search.sampler](seed)
-        later = {name: _optuna_name(name, space[name]) for name in sorted(conditional(space))}
-        distributions = self._holding(self._optuna_values(known or {}))
+        later = {name: self._space.names[name] for name in sorted(conditional(self.study.search.space))}
+        distributions = self._space.distributions(self._space.to_optuna(known or {}))
         first = distributions.keys() - later.values()
         asked = theirs.ask({name: each for name, each in distributions.items() if name in first})
         if later:
             theirs.sampler = planned or ADAPTIVE["tpe"](seed)
             kept = taken(later | {SCHEDULE: asked.params[SCHEDULE]})
             for name in sorted(later.keys() & kept.keys()):
-                _suggest(asked, later[name], distributions[later[name]])
+                suggest(asked, later[name], distributions[later[name]])
         return asked
 
     def _known(self, index: int) -> Values | None:
@@ -227,13 +225,13 @@ class Tuner:
                 shown.on(asked)
                 theirs.tell(asked, value, state=state)
             elif not self._storage.finish(theirs, trial.index, value, state, shown):
-                params = self._optuna_values(trial.hyperparameters)
+                params = self._space.to_optuna(trial.hyperparameters)
                 theirs.add_trial(
                     optuna.trial.create_trial(
                         state=state,
                         value=value,
                         params=params,
-                        distributions={name: each for name, each in self._holding(params).items() if name in params},
+                        distributions=self._space.distributions(params, params),
                         user_attrs={**self._storage.mark(trial.index), **shown.attributes},
                         intermediate_values=dict(shown.curve),
                     )
@@ -312,88 +310,3 @@ class Tuner:
         """The fewest steps to the goal among the counted feasible trials."""
         found = (self.outcomes[i].result for i in self._counted)
         return min((steps for steps in found if steps is not None), default=None)
-
-    def _from_optuna(self, params: Values) -> dict[str, Any]:
-        """Optuna's values as hyperparameters, clipped to the range because rounding may leave it."""
-        found = {}
-        for name, dimension in self.study.search.space.items():
-            if (theirs := _optuna_name(name, dimension)) not in params:
-                continue
-            value = params[theirs]
-            if dimension.choices is None:
-                assert dimension.low is not None
-                assert dimension.high is not None
-                value = 1 - value if dimension.scale == "reverse_log" else value
-                value = min(max(value, dimension.low), dimension.high)
-            found[name] = value
-        return found
-
-    def _holding(self, params: Values) -> dict[str, optuna.distributions.BaseDistribution]:
-        """Optuna's distributions, wider where a value lies beyond the range: rounds of `refine` can extend it."""
-        return {
-            name: _wider(each, params[name]) if name in params else each for name, each in self._distributions.items()
-        }
-
-    def _optuna_values(self, hyperparameters: Values) -> dict[str, Any]:
-        space = self.study.search.space
-        return {
-            _optuna_name(name, space[name]): 1 - value if space[name].scale == "reverse_log" else value
-            for name, value in hyperparameters.items()
-        }
-
-
-class Planned(optuna.samplers.BaseSampler):
-    """Samples a point that is known before: Optuna then shows the trial while it trains.
-
-    Arguments:
-        params: Optuna's name of each parameter -> value.
-    """
-
-    def __init__(self, params: Values) -> None:
-        self._params = dict(params)
-
-    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
-        return {}
-
-    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
-        return {}
-
-    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
-        return self._params[param_name]
-
-
-def _optuna_name(name: str, dimension: Dimension) -> str:
-    """The name in Optuna, which has no reverse-log distribution and gets 1 - x on a log scale instead."""
-    return f"one_minus_{name}" if dimension.scale == "reverse_log" else name
-
-
-def _suggest(trial: optuna.Trial, name: str, distribution: Any) -> None:
-    """Let the sampler of a trial draw one more parameter."""
-    if isinstance(distribution, optuna.distributions.CategoricalDistribution):
-        trial.suggest_categorical(name, distribution.choices)
-        return
-    whole = isinstance(distribution, optuna.distributions.IntDistribution)
-    suggest = trial.suggest_int if whole else trial.suggest_float
-    suggest(name, distribution.low, distribution.high, log=distribution.log)
-
-
-def _wider(distribution: Any, value: Any) -> Any:
-    """A distribution that holds a value, which may lie beyond the range."""
-    if isinstance(distribution, optuna.distributions.CategoricalDistribution):
-        return distribution
-    ends = min(distribution.low, value), max(distribution.high, value)
-    return type(distribution)(*ends, log=distribution.log)
-
-
-def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
-    if dimension.choices is not None:
-        return optuna.distributions.CategoricalDistribution(dimension.choices)
-    assert dimension.low is not None
-    assert dimension.high is not None
-    if dimension.integer:
-        return optuna.distributions.IntDistribution(
-            int(dimension.low), int(dimension.high), log=dimension.scale == "log"
-        )
-    if dimension.scale == "reverse_log":
-        return optuna.distributions.FloatDistribution(1 - dimension.high, 1 - dimension.low, log=True)
-    return optuna.distributions.FloatDistribution(dimension.low, dimension.high, log=dimension.scale == "log")
