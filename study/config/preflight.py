@@ -26,6 +26,7 @@ from study.config.code_fingerprint import code_of_command
 from study.config.fingerprint import fingerprint, of_optimizer
 from study.config.jobs import Job
 from study.data import streaming
+from study.data.digest import spaced
 from study.data.examples import Examples, splits_of
 from study.data.order import places
 from study.data.resident import EVALUATION_CHUNK, Data
@@ -190,7 +191,8 @@ def _built(job: Job, device: str) -> CheckedWorkload:
     saved = saved_bytes(workload, *few, in_the_loss(study, workload))
     streamed = streaming.needed(splits, device, job.placement.data_memory)
     known = {**fingerprint(study, workload, few, splits)} | mean_factor(study, workload)
-    noted = notes(workload, examples, few, in_the_loss(study, workload), study.precision)
+    spread = examples.read("train", spaced(examples.reach("train"), FEW))  # they may be sorted by label or length
+    noted = notes(workload, examples, spread, in_the_loss(study, workload), study.precision)
     return CheckedWorkload(workload, few, saved, evaluated, known, streamed, layout, state, noted)
 
 

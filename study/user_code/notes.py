@@ -20,6 +20,7 @@ from study.data.single_pass import alike
 from study.data.trees import Tree
 from study.devices import generators
 from study.user_code import autocast
+from study.user_code.weighting import OwnMeans
 from workloads.base import Workload, optional
 
 COLUMNS = 64
@@ -44,6 +45,7 @@ def notes(
     """
     found = [_of_shared(workload, examples, name) for name in ("val", "test")]
     found += [_of_start(workload), _of_gradients(workload, *few, tuned, precision), _of_mixing(workload, examples)]
+    found += [_of_mean(workload, *few, tuned, precision)]
     return tuple(filter(None, found))
 
 
@@ -86,9 +88,7 @@ def _of_gradients(
         layers = {name: layer for name, layer in model.named_modules() if not [*layer.children()]}
         for layer in layers.values():
             layer.register_forward_hook(lambda layer, *_: called.add(layer))
-        augment = optional(workload, "augment") or (lambda inputs, _: inputs)
-        given = augment(trees.cloned(inputs), torch.Generator().manual_seed(0))
-        outputs = autocast.computed(precision, torch.device("cpu"), lambda: trees.call(model, given))
+        outputs = _outputs(workload, model, inputs, precision)
         workload.loss(outputs, trees.cloned(targets), **tuned).mean().backward()
     idle = [
         name or type(layer).__name__
@@ -101,6 +101,32 @@ def _of_gradients(
         f"parameters of {listed(idle, most=3)} in the model of {workload.name} get no gradient and are not trained, "
         "although forward calls these layers: their outputs are detached, computed under torch.no_grad(), or left out "
         "of the loss. If this is meant, say so by requires_grad_(False)."
+    )
+
+
+def _outputs(workload: Workload, model: nn.Module, inputs: Tree, precision: str) -> Any:
+    """The outputs of a model in training."""
+    augment = optional(workload, "augment") or (lambda inputs, _: inputs)
+    given = augment(trees.cloned(inputs), torch.Generator().manual_seed(0))
+    return autocast.computed(precision, torch.device("cpu"), lambda: trees.call(model, given))
+
+
+def _of_mean(workload: Workload, inputs: Tree, targets: Tree, tuned: Mapping[str, float], precision: str) -> str | None:
+    """A note if the loss calls one of torch whose own mean weights examples, and the workload gives no weights."""
+    if optional(workload, "weights") is not None:
+        return None
+    with generators.seeded(0):
+        outputs = _outputs(workload, workload.model().train(), inputs, precision)
+        with OwnMeans(trees.count(targets)) as means:
+            workload.loss(outputs, trees.cloned(targets), **tuned)
+    if not (means.weighted or means.uneven):
+        return None
+    return (
+        f"the loss of {workload.name} {'has class weights' if means.weighted else 'ignores targets'}, but a step "
+        "descends the plain mean of its losses; reduction='mean' of torch divides by the weights of all counted "
+        "targets in a batch. To train with that mean, let `loss` return the mean over the targets of each example, "
+        "weighted if there are several, and `weights(targets) -> [B]` the sum of their weights. If the plain mean is "
+        "meant, let `weights` return ones."
     )
 
 

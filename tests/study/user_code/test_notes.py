@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers.made_workload import own_folder
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
@@ -16,7 +17,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 from study.data.examples import Examples
 from study.user_code import notes as user_notes
 from study.user_code.notes import notes
-from workloads.base import Splits
+from workloads.base import Splits, cross_entropy_error
 
 GENERATOR = torch.Generator().manual_seed(0)
 X, Y = torch.randn(300, 6, generator=GENERATOR), torch.randint(2, (300,), generator=GENERATOR)
@@ -227,6 +228,65 @@ class Empty(nn.Module):
 )
 def test_notes_fail_at_nothing_that_the_checks_accept(usual):
     assert said(**usual) == ()
+
+
+CLASSES, SAME = torch.tensor([1.0, 3.0]), torch.ones(2)
+TOKENS = torch.randint(2, (300, 5), generator=GENERATOR)
+PADDED = TOKENS.where(torch.arange(5) < torch.randint(1, 6, (300, 1), generator=GENERATOR), -100)
+PROMPTED = TOKENS.where(torch.arange(5) > 1, -100)  # two targets of each example are ignored
+SOME = Y.where(torch.arange(300) % 3 > 0, 255)
+
+
+def of_tokens(outputs, targets, **named):
+    logits = outputs[:, None].expand(-1, targets.shape[1], -1)
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none", **named).view_as(targets).mean(1)
+
+
+def first_axis_of_tokens(outputs, targets):
+    """As for a recurrent model, whose first axis is that of tokens."""
+    logits = outputs[None].expand(targets.shape[1], -1, -1).flatten(0, 1)
+    return F.cross_entropy(logits, targets.T.flatten(), reduction="none").view(targets.shape[1], -1).mean(0)
+
+
+def one_hot(outputs, targets):
+    return F.cross_entropy(outputs, F.one_hot(targets, 2).float(), CLASSES, reduction="none")
+
+
+def of_bits(outputs, targets):
+    loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(3.0), weight=CLASSES, reduction="none")
+    return loss(outputs, F.one_hot(targets, 2).float()).mean(1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "targets", "why"),
+    [
+        (nn.CrossEntropyLoss(reduction="none"), Y, None),
+        (nn.CrossEntropyLoss(SAME, reduction="none", label_smoothing=0.1), Y, None),
+        (nn.CrossEntropyLoss(CLASSES, reduction="none"), Y, "has class weights"),
+        (lambda o, y: F.nll_loss(o.log_softmax(-1), y, CLASSES, reduction="none"), Y, "has class weights"),
+        (lambda o, y: torch.stack([F.cross_entropy(*each, CLASSES) for each in zip(o, y)]), Y, "has class weights"),  # noqa: B905
+        (lambda o, y: CLASSES[y] * F.cross_entropy(o, y, reduction="none"), Y, None),  # as it is meant
+        (lambda o, y: torch.vmap(F.cross_entropy)(o, y), Y, None),
+        (one_hot, Y, None),  # torch takes the plain mean
+        (of_bits, Y, None),  # here, too
+        (nn.CrossEntropyLoss(ignore_index=255, reduction="none"), SOME, "ignores targets"),
+        (of_tokens, TOKENS, None),
+        (of_tokens, PADDED, "ignores targets"),
+        (of_tokens, PROMPTED, None),
+        (lambda o, y: of_tokens(o, y, weight=CLASSES), TOKENS, "has class weights"),
+        (first_axis_of_tokens, PADDED, "ignores targets"),
+        (first_axis_of_tokens, PROMPTED, None),
+        (lambda outputs, y: cross_entropy_error(outputs[:, None].expand(-1, 5, -1), y), PADDED, "ignores targets"),
+    ],
+)
+def test_a_loss_of_which_torch_takes_another_mean_is_noted(loss, targets, why):
+    mine = SimpleNamespace(name="mine", model=lambda: nn.Linear(6, 2), loss=loss)
+    asked = Examples(Splits((X[:200], targets[:200]), OTHERS, OTHERS)), (X[:8], targets[:8]), {}, "fp32"
+    found = notes(mine, *asked)
+    assert len(found) == (why is not None)
+    assert all(f"the loss of mine {why}, but a step descends the plain mean" in note for note in found)
+    mine.weights = lambda targets: torch.ones(len(targets))
+    assert notes(mine, *asked) == ()
 
 
 def mixup(items):
