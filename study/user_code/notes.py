@@ -4,14 +4,12 @@ refuses nothing, because it may be meant.
 Shapes: N examples in a split, B examples in a batch.
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.utils.data import Subset, TensorDataset, default_collate
+from torch import nn
+from torch.utils.data import default_collate
 
 from analysis.labels import listed
 from study.data import trees
@@ -19,16 +17,10 @@ from study.data.examples import Examples
 from study.data.single_pass import alike
 from study.data.trees import Tree
 from study.devices import generators
-from study.user_code import autocast
+from study.user_code import autocast, leaks
 from study.user_code.weighting import OwnMeans
 from workloads.base import Workload, optional
 
-COLUMNS = 64
-"""Most numbers of each tensor of an example by which it is compared with others."""
-ROWS = 2**16
-"""Examples that are hashed at once, which takes several times their memory."""
-CHANCE = 5
-"""Examples of a split that may equal training examples beyond twice as many as by chance."""
 KEPT, SEEDS = 4, 4
 """Examples that stay in two batches which tell whether `collate` mixes examples, and the number of such pairs."""
 
@@ -43,7 +35,7 @@ def notes(
         tuned: arguments of the loss.
         precision: of forward passes, see `study.user_code.autocast`.
     """
-    found = [_of_shared(workload, examples, name) for name in ("val", "test")]
+    found = [leaks.of_split(workload.name, examples, name) for name in ("val", "test")]
     found += [_of_start(workload), _of_gradients(workload, *few, tuned, precision), _of_mixing(workload, examples)]
     found += [_of_mean(workload, *few, tuned, precision)]
     return tuple(filter(None, found))
@@ -145,90 +137,3 @@ def _of_start(workload: Workload) -> str | None:
         "data alone. That is right for weights that it loads; draw others from the global generators of torch, NumPy "
         "or `random`, and seed none of these."
     )
-
-
-def _of_shared(workload: Workload, examples: Examples, name: str) -> str | None:
-    if not (count := _shared(examples, name)):
-        return None
-    return (
-        f"{count:,} of {examples.count(name):,} examples in the {name} split of {workload.name} are in its training "
-        f"split, too, so {name}/ errors are partly those of training; if this is not meant, look at how it is split."
-    )
-
-
-def _shared(examples: Examples, name: str) -> int:
-    """The number of examples of a split that are training examples, too: the same items of one data set, or equal rows
-    of tensors, unless training examples equal each other about as often, as discrete ones do."""
-    (train, known), (own, asked) = (_indexed(examples.splits[each]) for each in ("train", name))
-    if not isinstance(own, tuple) and _same_items(train, own):
-        again = [examples.items(name, [0], key) for key in (0, 1)]
-        return len({*known} & {*asked}) if alike(*again) else 0  # random examples are others at each reading
-    rows = [_hashes(train, known), _hashes(own, asked)]
-    if rows[0] is None or rows[1] is None:
-        return 0
-    _, copies = rows[0].unique(return_counts=True)
-    by_chance = float(copies[copies > 1].sum()) / len(rows[0]) * len(rows[1])
-    count = int(torch.isin(rows[1], rows[0]).sum())
-    return count if count > 2 * by_chance + CHANCE else 0
-
-
-def _indexed(split: Any) -> tuple[Any, Sequence[int]]:
-    """The data set below a split and its subsets, and the numbers of its items; for a list, their identities."""
-    numbers: Sequence[int] = () if isinstance(split, tuple) else range(len(split))
-    while isinstance(split, Subset):
-        numbers, split = [int(split.indices[number]) for number in numbers], split.dataset
-    if type(split) is list:
-        return list, [id(split[number]) for number in numbers if not isinstance(split[number], str | int | float)]
-    return split, numbers
-
-
-def _same_items(one: Any, other: Any) -> bool:
-    """Whether two data sets hold the same items, as two of one folder do that differ in their transforms alone."""
-    if one is other or type(one) is not type(other) or isinstance(one, TensorDataset):
-        return one is other
-    held = [getattr(each, "__dict__", {}) for each in (one, other)]
-    plain = [key for key, value in held[0].items() if isinstance(value, str | Path | int | float)]
-    lists = [key for key, value in held[0].items() if _distinct(value, len(one))]
-    return bool(lists) and all(_equal(held[0][key], held[1].get(key)) for key in (*plain, *lists))
-
-
-def _distinct(value: Any, count: int) -> bool:
-    """Whether this holds something else for most examples of a data set, such as files, rather than labels."""
-    if isinstance(value, Tensor | np.ndarray):
-        return value.ndim > 1 and len(value) == count
-    if not isinstance(value, list | tuple) or len(value) != count:
-        return False
-    some = value[:: -(-count // 1000)]
-    return 2 * len({*map(str, some)}) > len(some)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor | np.ndarray):
-        return alike(one, other)
-    try:
-        return bool(one == other)
-    except Exception:  # lists of tensors have no single answer
-        return False
-
-
-def _hashes(source: Any, numbers: Sequence[int]) -> Tensor | None:
-    """A hash of each example in tensors [N]; None for other data sets, and for sparse tensors. It has no rounding: sums
-    of integers."""
-    rows = source.tensors if isinstance(source, TensorDataset) else source
-    if not isinstance(rows, tuple) or any(leaf.layout != torch.strided for leaf in trees.leaves(rows)):
-        return None
-    parts = (trees.part(rows, slice(at, at + ROWS)) for at in range(0, trees.count(rows), ROWS))
-    found = torch.cat([_hashed(trees.leaves(part)) for part in parts])
-    return found[torch.as_tensor(numbers)] if isinstance(source, TensorDataset) else found
-
-
-def _hashed(leaves: Sequence[Tensor]) -> Tensor:
-    """A hash of each row [B] of tensors [B, ...]."""
-    generator, total = torch.Generator().manual_seed(0), torch.zeros(len(leaves[0]), dtype=torch.int64)
-    for leaf in leaves:
-        real = torch.view_as_real(leaf) if leaf.is_complex() else leaf
-        flat = real.flatten(1) if real.dim() > 1 else real.unsqueeze(1)
-        bits = flat[:, :: -(-flat.shape[1] // COLUMNS) or 1].cpu().double().contiguous().view(torch.int64)
-        factors = torch.randint(2**62, bits.shape[1:], generator=generator) * 2 + 1
-        total += ((bits ^ (bits >> 32)) * factors).sum(1)
-    return total

@@ -1,6 +1,5 @@
 """What the author of a workload may not have meant is said, and nothing is said of what is usual."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,12 +9,10 @@ import torch.nn.functional as F
 from helpers.made_workload import own_folder
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import TensorDataset, default_collate
 
 from study.data.examples import Examples
-from study.user_code import notes as user_notes
 from study.user_code.notes import notes
 from workloads.base import Splits, cross_entropy_error
 
@@ -28,89 +25,9 @@ ROWS = list(zip(X, Y, strict=True))
 OTHERS = TensorDataset(torch.randn(99, 6), torch.zeros(99))
 
 
-class Files(Dataset):
-    """A data set of a folder's files, as torchvision has them, with a transform."""
-
-    def __init__(self, root, labels=False, transform=None):
-        self.root, self.transform = root, transform
-        self.samples = [(f"{number}.jpg", number % 2) for number in range(300)]
-        if labels:
-            self.samples = [number % 2 for number in range(300)]
-
-    def __len__(self):
-        return len(self.samples)
-
-    def __getitem__(self, index):
-        return torch.full((6,), float(index)), index % 2
-
-
-class Drawn(Files):
-    """Examples that are drawn at each reading."""
-
-    def __getitem__(self, index):
-        return torch.randn(6), index % 2
-
-
-def pair(first, last, x=X):
-    return x[first:last].clone(), Y[first:last].clone()
-
-
-def said(train=X_Y, val=OTHERS, model=lambda: nn.Linear(6, 2), collate=None, precision="fp32"):
+def said(train=X_Y, val=OTHERS, test=OTHERS, model=lambda: nn.Linear(6, 2), collate=None, precision="fp32"):
     mine = SimpleNamespace(name="mine", model=model, loss=lambda outputs, targets: outputs.square().mean(1))
-    return notes(mine, Examples(Splits(train, val, OTHERS), collate), (X[:8], Y[:8]), {}, precision)
-
-
-@pytest.mark.parametrize(
-    ("train", "val", "count"),
-    [
-        (pair(0, 200), pair(200, 300), 0),
-        (pair(0, 200), pair(150, 250), 50),
-        (pair(0, 200), pair(0, 100), 100),
-        (pair(0, 200), TensorDataset(*pair(150, 250)), 50),
-        (({"a": X[:200]}, (Y[:200], Y[:200])), ({"a": X[150:250]}, (Y[150:250], Y[150:250])), 50),
-        (pair(0, 200, BITS), pair(200, 300, BITS), 0),  # 64 rows and two labels: equal by chance
-        (pair(0, 200, BITS.float()), pair(100, 300, BITS.float()), 0),
-        (pair(0, 200), (X[150:250], 1 - Y[150:250]), 0),  # another target
-        (Subset(TENSORS, range(200)), Subset(TENSORS, range(200, 300)), 0),
-        (Subset(TENSORS, range(200)), Subset(TENSORS, range(199, 299)), 1),
-        (Subset(TENSORS, range(200)), Subset(Subset(TENSORS, range(100, 300)), range(50, 150)), 50),
-        (TENSORS, TENSORS, 300),
-        (Subset(TENSORS, range(200)), Subset(TensorDataset(X.clone(), Y.clone()), range(150, 250)), 50),
-        (ROWS[:200], ROWS[200:], 0),
-        (ROWS[:200], ROWS[150:250], 50),
-        (Subset(Files("a"), range(200)), Subset(Files("a", transform=abs), range(150, 300)), 50),
-        (Subset(Files("a"), range(200)), Subset(Files("a", transform=abs), range(200, 300)), 0),
-        (Files("a"), Files("b"), 0),
-        (Files(Path("a")), Files(Path("b")), 0),
-        (Files("a", labels=True), Files("a", labels=True), 0),  # labels alone tell no files apart
-        (Drawn("a"), Drawn("a"), 0),
-    ],
-)
-def test_validation_examples_that_are_training_examples_are_noted(train, val, count):
-    found = said(train, val)
-    assert len(found) == (count > 0)
-    if count:
-        assert f"{count} of " in found[0]
-        assert "in the val split of mine are in its training split, too, so val/ errors" in found[0]
-
-
-class Largest(TorchDispatchMode):
-    """Records the bytes of the largest tensor that is computed."""
-
-    most = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), named=None):
-        found = function(*arguments, **(named or {}))
-        self.most = max(self.most, found.nbytes if isinstance(found, torch.Tensor) else 0)
-        return found
-
-
-def test_examples_are_compared_a_few_at_once(monkeypatch):
-    monkeypatch.setattr(user_notes, "ROWS", 16)
-    examples = Examples(Splits((X, Y), pair(150, 250), OTHERS))
-    with Largest() as largest:
-        assert user_notes._shared(examples, "val") == 100
-    assert largest.most <= len(X) * 8  # the hashes of all examples
+    return notes(mine, Examples(Splits(train, val, test), collate), (X[:8], Y[:8]), {}, precision)
 
 
 def linear(weight=None):
@@ -337,7 +254,8 @@ ARRAYS = [(x.numpy(), 0) for x in torch.randn(99, 6, generator=GENERATOR)]
     ],
 )
 def test_a_collate_that_mixes_validation_examples_is_noted(collate, mixes):
-    found = said(val=ARRAYS if collate is of_lengths else OTHERS, collate=collate)
+    others = ARRAYS if collate is of_lengths else OTHERS
+    found = said(val=others, test=others, collate=collate)
     assert len(found) == mixes
     assert all("mine.collate mixes examples at random, those of evaluations, too" in note for note in found)
 
