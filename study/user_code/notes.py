@@ -4,11 +4,15 @@ refuses nothing, because it may be meant.
 Shapes: N examples in a split, B examples in a batch.
 """
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.data import default_collate
 
 from analysis.labels import listed
@@ -21,6 +25,7 @@ from study.user_code import autocast, leaks
 from study.user_code.weighting import OwnMeans
 from workloads.base import Workload, optional
 
+DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
 KEPT, SEEDS = 4, 4
 """Examples that stay in two batches which tell whether `collate` mixes examples, and the number of such pairs."""
 
@@ -36,8 +41,9 @@ def notes(
         precision: of forward passes, see `study.user_code.autocast`.
     """
     found = [leaks.of_split(workload.name, examples, name) for name in ("val", "test")]
-    found += [_of_start(workload), _of_gradients(workload, *few, tuned, precision), _of_mixing(workload, examples)]
-    found += [_of_mean(workload, *few, tuned, precision)]
+    passes = Passes(workload, *few, tuned, precision)
+    found += [_of_start(workload), _of_gradients(passes), _of_mixing(workload, examples)]
+    found += [_of_dropout(passes), *_of_loss(passes)]
     return tuple(filter(None, found))
 
 
@@ -69,19 +75,39 @@ def _drawn(examples: Examples, items: list[Any], seed: int) -> Any:
         return None if generators.states() == before else tuple(batch)
 
 
-def _of_gradients(
-    workload: Workload, inputs: Tree, targets: Tree, tuned: Mapping[str, float], precision: str
-) -> str | None:
+@dataclass(frozen=True)
+class Passes:
+    """Forward passes of a few training examples. Attributes are the arguments of `notes`."""
+
+    workload: Workload
+    inputs: Tree
+    targets: Tree
+    tuned: Mapping[str, float]
+    precision: str
+
+    def outputs(self, model: nn.Module) -> Any:
+        """The outputs of a model, in training for augmented inputs."""
+        augment = optional(self.workload, "augment") if model.training else None
+        given = trees.cloned(self.inputs)
+        if augment is not None:
+            given = augment(given, torch.Generator().manual_seed(0))
+        return autocast.computed(self.precision, torch.device("cpu"), lambda: trees.call(model, given))
+
+    def losses(self, outputs: Any) -> Tensor:
+        """The losses [B] for outputs of a model."""
+        return self.workload.loss(outputs, trees.cloned(self.targets), **self.tuned)
+
+
+def _of_gradients(passes: Passes) -> str | None:
     """A note if a layer is called and its parameters get no gradient. One that is not called may serve other examples,
     as an expert does."""
     called: set[nn.Module] = set()
     with generators.seeded(0):
-        model = workload.model().train()
+        model = passes.workload.model().train()
         layers = {name: layer for name, layer in model.named_modules() if not [*layer.children()]}
         for layer in layers.values():
             layer.register_forward_hook(lambda layer, *_: called.add(layer))
-        outputs = _outputs(workload, model, inputs, precision)
-        workload.loss(outputs, trees.cloned(targets), **tuned).mean().backward()
+        passes.losses(passes.outputs(model)).mean().backward()
     idle = [
         name or type(layer).__name__
         for name, layer in layers.items()
@@ -90,36 +116,65 @@ def _of_gradients(
     if not idle:
         return None
     return (
-        f"parameters of {listed(idle, most=3)} in the model of {workload.name} get no gradient and are not trained, "
-        "although forward calls these layers: their outputs are detached, computed under torch.no_grad(), or left out "
-        "of the loss. If this is meant, say so by requires_grad_(False)."
+        f"parameters of {listed(idle, most=3)} in the model of {passes.workload.name} get no gradient and are not "
+        "trained, although forward calls these layers: their outputs are detached, computed under torch.no_grad(), or "
+        "left out of the loss. If this is meant, say so by requires_grad_(False)."
     )
 
 
-def _outputs(workload: Workload, model: nn.Module, inputs: Tree, precision: str) -> Any:
-    """The outputs of a model in training."""
-    augment = optional(workload, "augment") or (lambda inputs, _: inputs)
-    given = augment(trees.cloned(inputs), torch.Generator().manual_seed(0))
-    return autocast.computed(precision, torch.device("cpu"), lambda: trees.call(model, given))
+class Dropouts(TorchFunctionMode):
+    """A block that records whether dropout is computed."""
+
+    found = False
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        named = named or {}
+        if function in DROPOUTS:
+            given = inspect.signature(function).bind(*arguments, **named)
+            given.apply_defaults()
+            self.found |= given.arguments["training"] and given.arguments["p"] > 0
+        elif function is F.scaled_dot_product_attention:
+            self.found |= (arguments[4] if len(arguments) > 4 else named.get("dropout_p", 0)) > 0
+        return function(*arguments, **named)
 
 
-def _of_mean(workload: Workload, inputs: Tree, targets: Tree, tuned: Mapping[str, float], precision: str) -> str | None:
-    """A note if the loss calls one of torch whose own mean weights examples, and the workload gives no weights."""
-    if optional(workload, "weights") is not None:
-        return None
-    with generators.seeded(0):
-        outputs = _outputs(workload, workload.model().train(), inputs, precision)
-        with OwnMeans(trees.count(targets)) as means:
-            workload.loss(outputs, trees.cloned(targets), **tuned)
-    if not (means.weighted or means.uneven):
+def _of_dropout(passes: Passes) -> str | None:
+    """A note if an evaluation computes dropout."""
+    with generators.seeded(0), Dropouts() as dropouts:
+        passes.outputs(passes.workload.model().eval())
+    if not dropouts.found:
         return None
     return (
-        f"the loss of {workload.name} {'has class weights' if means.weighted else 'ignores targets'}, but a step "
-        "descends the plain mean of its losses; reduction='mean' of torch divides by the weights of all counted "
-        "targets in a batch. To train with that mean, let `loss` return the mean over the targets of each example, "
-        "weighted if there are several, and `weights(targets) -> [B]` the sum of their weights. If the plain mean is "
-        "meant, let `weights` return ones."
+        f"the model of {passes.workload.name} drops out in evaluations, too, so errors are those of a thinned model; "
+        "if this is not meant, write F.dropout(x, p, self.training), and dropout_p=p if self.training else 0."
     )
+
+
+def _of_loss(passes: Passes) -> Iterator[str]:
+    """Notes if the loss has parameters that are not trained, or calls one of torch whose own mean weights examples,
+    and the workload gives no weights."""
+    name = passes.workload.name
+    with generators.seeded(0):
+        outputs = trees.mapped(Tensor.detach, passes.outputs(passes.workload.model().train()))
+        with OwnMeans(trees.count(passes.targets)) as means:
+            losses = passes.losses(outputs)
+    if losses.requires_grad:
+        yield (
+            f"the loss of {name} depends on parameters outside of the model, which no optimizer trains. To train them, "
+            "make them parameters of the model, and let forward return what the loss needs of them, once for each "
+            "example; if they are not to be trained, say so by requires_grad_(False)."
+        )
+    if optional(passes.workload, "weights") is None and (means.weighted or means.uneven):
+        how = "return the mean over the counted targets of each example, and `weights(targets) -> [B]` their number"
+        if means.weighted:
+            how = "leave out the class weights w, and `weights(targets) -> [B]` return w[targets]; of examples with "
+            how += "several targets, the weighted mean, and the sum of the weights"
+        yield (
+            f"the loss of {name} {'has class weights' if means.weighted else 'ignores targets'}, but a step descends "
+            "the plain mean of its losses; with reduction='mean', torch divides by the weights of all counted targets "
+            f"of a batch. To train with that mean, let `loss` {how}. If the plain mean is meant, let `weights` return "
+            "ones."
+        )
 
 
 def _of_start(workload: Workload) -> str | None:

@@ -25,8 +25,14 @@ ROWS = list(zip(X, Y, strict=True))
 OTHERS = TensorDataset(torch.randn(99, 6), torch.zeros(99))
 
 
-def said(train=X_Y, val=OTHERS, test=OTHERS, model=lambda: nn.Linear(6, 2), collate=None, precision="fp32"):
-    mine = SimpleNamespace(name="mine", model=model, loss=lambda outputs, targets: outputs.square().mean(1))
+def mean_square(outputs, targets):
+    return outputs.square().mean(1)
+
+
+def said(
+    train=X_Y, val=OTHERS, test=OTHERS, model=lambda: nn.Linear(6, 2), loss=mean_square, collate=None, precision="fp32"
+):
+    mine = SimpleNamespace(name="mine", model=model, loss=loss)
     return notes(mine, Examples(Splits(train, val, test), collate), (X[:8], Y[:8]), {}, precision)
 
 
@@ -204,6 +210,53 @@ def test_a_loss_of_which_torch_takes_another_mean_is_noted(loss, targets, why):
     assert all(f"the loss of mine {why}, but a step descends the plain mean" in note for note in found)
     mine.weights = lambda targets: torch.ones(len(targets))
     assert notes(mine, *asked) == ()
+
+
+class Criterion(nn.Module):
+    """A loss with weights of its own, trained or not."""
+
+    def __init__(self, trained):
+        super().__init__()
+        self.centre = nn.Parameter(torch.randn(2), requires_grad=trained)
+
+    def forward(self, outputs, targets):
+        return (outputs - self.centre).square().mean(1)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_loss_with_parameters_that_are_not_trained_is_noted(trained):
+    found = said(loss=Criterion(trained))
+    assert len(found) == trained
+    assert all("the loss of mine depends on parameters outside of the model" in note for note in found)
+
+
+def attended(share):
+    def act(self, x):
+        heads = self.first(x).view(len(x), 1, 3, 2)
+        always = share if self.training or share < 0.2 else 0.0
+        return self.second(F.scaled_dot_product_attention(heads, heads, heads, dropout_p=always).flatten(1))
+
+    return lambda: Parts(act)
+
+
+@pytest.mark.parametrize(
+    ("model", "noted"),
+    [
+        (lambda: Parts(lambda self, x: self.second(F.dropout(self.first(x), 0.1))), True),
+        (lambda: Parts(lambda self, x: self.second(F.dropout(self.first(x), 0.1, self.training))), False),
+        (lambda: Parts(lambda self, x: self.second(F.dropout(self.first(x), 0.0))), False),
+        (lambda: Parts(lambda self, x: self.second(F.alpha_dropout(self.first(x), 0.1, training=True))), True),
+        (lambda: Parts(lambda self, x: self.second(F.alpha_dropout(self.first(x), 0.1))), False),
+        (attended(0.1), True),
+        (attended(0.3), False),
+        (lambda: nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.1), nn.Linear(6, 2)), False),
+        (lambda: Parts(lambda self, x: self.second(self.first(x) + torch.randn(6))), False),  # samples, as a VAE does
+    ],
+)
+def test_dropout_in_evaluations_is_noted(model, noted):
+    found = said(model=model)
+    assert len(found) == noted
+    assert all("the model of mine drops out in evaluations, too" in note for note in found)
 
 
 def mixup(items):
