@@ -105,6 +105,7 @@ def _of_gradients(passes: Passes) -> str | None:
     with generators.seeded(0):
         model = passes.workload.model().train()
         layers = {name: layer for name, layer in model.named_modules() if not [*layer.children()]}
+        layers = {name: each for name, each in layers.items() if not isinstance(each, torch.jit.ScriptModule)}
         for layer in layers.values():
             layer.register_forward_hook(lambda layer, *_: called.add(layer))
         passes.losses(passes.outputs(model)).mean().backward()

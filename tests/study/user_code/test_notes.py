@@ -140,14 +140,16 @@ class Empty(nn.Module):
         return torch.cat([x @ self.weight, self.bias])
 
 
+@pytest.mark.filterwarnings("ignore:.*jit.trace:DeprecationWarning")
 @pytest.mark.parametrize(
     "usual",
     [
         {"train": (X.to_sparse(), Y), "val": (X.to_sparse(), Y)},
         {"model": lambda: Halved(6, 2), "precision": "bf16"},
         {"model": Empty},
+        {"model": lambda: torch.jit.trace(nn.Linear(6, 2), X[:8])},
     ],
-    ids=["sparse", "bf16", "empty"],
+    ids=["sparse", "bf16", "empty", "traced"],
 )
 def test_notes_fail_at_nothing_that_the_checks_accept(usual):
     assert said(**usual) == ()
