@@ -266,7 +266,10 @@ def _check_kind(where: str, split: Any) -> None:
             "budget.single_pass=true; return a map-style data set, with __len__ and __getitem__, or tensors."
         )
     if isinstance(split, DataLoader):
-        raise UsageError(f"{where} is a DataLoader, but the study makes its own batches; return its `dataset`.")
+        raise UsageError(
+            f"{where} is a DataLoader, but the study makes its own batches; return its `dataset`. A collate_fn becomes "
+            "the workload's `collate`; in place of a sampler with weights, `weights` may weight examples in the loss."
+        )
     pair = isinstance(split, list) and len(split) == 2 and all(isinstance(part, Tensor | np.ndarray) for part in split)
     if pair or isinstance(split, Tensor | np.ndarray | Mapping) or split is None:
         raise UsageError(

@@ -160,7 +160,7 @@ def padded(examples):
     ("split", "said"),
     [
         (Endless(), "split of mine, a Endless, has an order of its own, which only the training split may have"),
-        (DataLoader(TensorDataset(X, Y)), "is a DataLoader, .*; return its `dataset`"),
+        (DataLoader(TensorDataset(X, Y)), "its `dataset`. A collate_fn .*`collate`; .* sampler .*`weights`"),
         (Unsized(), "a Unsized, has no __len__; add the method"),
         ([X, Y], r"is a list; write \(inputs, targets\)"),
         ({"x": X, "y": Y}, r"is a dict; write \(inputs, targets\)"),
