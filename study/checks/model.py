@@ -203,25 +203,31 @@ def _check_unmixed(study: Study, workload: Workload, inputs: Tree, layout: torch
     Random numbers stay the same: they depend on the shapes. Batch norm without running statistics is allowed. Each pass
     has a new model: a second one of the same model may differ because the first changed its state.
     """
-    models, kept = [built(study, workload).eval() for _ in range(2)], (trees.count(inputs) + 1) // 2
-    if any(layer.running_mean is None for layer in whole_batch_layers(models[0])):
+    count = trees.count(inputs)
+    if any(layer.running_mean is None for layer in whole_batch_layers(built(study, workload))):
         return
-    rows = [min(row, 2 * kept - 1 - row) for row in range(trees.count(inputs))]
+    kept = (count + 1) // 2
+    rows = torch.tensor([min(row, 2 * kept - 1 - row) for row in range(count)])
     with torch.no_grad(), calling(study, "model", "in an evaluation"):
-        others = trees.part(inputs, torch.tensor(rows))
-        pairs = [
-            trees.leaves(computed(study, model, each, layout))
-            for model, each in zip(models, (inputs, others), strict=True)
-        ]
-    for one, other in zip(*pairs, strict=True):
-        if not one.is_floating_point() or not one.dim() or one.shape != other.shape or len(one) != len(rows):
-            continue
-        if not torch.allclose(one[:kept], other[:kept], rtol=NEAR, atol=NEAR * float(one.abs().max()), equal_nan=True):
+        batches = (inputs, trees.part(inputs, rows), trees.part(inputs, count - 1 - rows.flip(0)))
+        whole, *others = (
+            trees.leaves(computed(study, built(study, workload).eval(), each, layout)) for each in batches
+        )
+    for other, same in zip(others, (slice(kept), slice(count - kept, None)), strict=True):
+        if not all(_alike(a, b, count, same) for a, b in zip(whole, other, strict=True)):
             raise UsageError(
                 f"the outputs of {study.name}'s model for an example must not depend on the other examples of an "
-                "evaluation; look for an operation over the axis of examples, such as softmax(0) or mean(0). A norm "
-                "over a batch needs running statistics for evaluations, as nn.BatchNorm1d keeps them."
+                "evaluation; look for an operation over the axis of examples, such as softmax(0) or mean(0), or a "
+                "recurrent layer or attention without batch_first=True. A norm over a batch needs running statistics "
+                "for evaluations, as nn.BatchNorm1d keeps them."
             )
+
+
+def _alike(one: Tensor, other: Tensor, count: int, places: slice) -> bool:
+    """Whether outputs of `count` examples are equal at these places, but for rounding; True of other tensors."""
+    if not one.is_floating_point() or not one.dim() or one.shape != other.shape or len(one) != count:
+        return True
+    return torch.allclose(one[places], other[places], rtol=NEAR, atol=NEAR * float(one.abs().max()), equal_nan=True)
 
 
 def check_apart(study: Study, workload: Workload, inputs: Tree, layout: torch.memory_format) -> None:

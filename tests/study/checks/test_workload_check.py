@@ -234,6 +234,8 @@ MIXED = {  # name -> (of the outputs [B, 2], whether they mix examples in an eva
     "a norm without running statistics": (lambda self, y: normed(y), True),
     "the same in training alone": (lambda self, y: normed(y) if self.training else y, False),
     "attention over the batch": (lambda self, y: (y @ y.T).softmax(1) @ y, True),
+    "a recurrence over the batch": (lambda self, y: y.cumsum(0), True),  # as of nn.LSTM without batch_first
+    "a recurrence from its end": (lambda self, y: y.flip(0).cumsum(0).flip(0), True),
     "batch norm": (lambda self, y: self.more(y), False),
     "softmax": (lambda self, y: y.softmax(1), False),
     "noise": (lambda self, y: y + torch.rand_like(y), False),
