@@ -22,7 +22,7 @@ from study.data.single_pass import alike
 from study.data.trees import Tree
 from study.devices import generators
 from study.user_code import autocast, leaks
-from study.user_code.weighting import OwnMeans
+from study.user_code.weighting import OwnMeans, weigher
 from workloads.base import Workload, optional
 
 DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
@@ -165,13 +165,19 @@ def _of_loss(passes: Passes) -> Iterator[str]:
             "make them parameters of the model, and let forward return what the loss needs of them, once for each "
             "example; if they are not to be trained, say so by requires_grad_(False)."
         )
-    if optional(passes.workload, "weights") is None and (means.weighted or means.uneven):
+    if (weigh := weigher(passes.workload)) is not None:
+        if means.twice(weigh(passes.targets)):
+            yield (
+                f"the loss of {name} has the weights that its `weights` gives, too, so that an example counts by the "
+                "square of its weight; if this is not meant, leave them out of the loss."
+            )
+    elif means.weighted or means.uneven:
         how = "return the mean over the counted targets of each example, and `weights(targets) -> [B]` their number"
         if means.weighted:
-            how = "leave out the class weights w, and `weights(targets) -> [B]` return w[targets]; of examples with "
-            how += "several targets, the weighted mean, and the sum of the weights"
+            how = "leave out its weights w, and `weights(targets) -> [B]` return them, for class weights w[targets]; "
+            how += "of examples with several targets, the weighted mean, and the sum of the weights"
         yield (
-            f"the loss of {name} {'has class weights' if means.weighted else 'ignores targets'}, but a step descends "
+            f"the loss of {name} {'has weights' if means.weighted else 'ignores targets'}, but a step descends "
             "the plain mean of its losses; with reduction='mean', torch divides by the weights of all counted targets "
             f"of a batch. To train with that mean, let `loss` {how}. If the plain mean is meant, let `weights` return "
             "ones."

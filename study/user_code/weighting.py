@@ -17,8 +17,11 @@ from study.data import trees
 from study.data.trees import Tree
 from workloads.base import IGNORED, Workload, optional
 
-OF_CLASSES = (F.cross_entropy, F.nll_loss)
-"""Losses of torch whose own mean is weighted by the class of each target, and leaves out ignored targets."""
+OF_CLASSES, OF_ELEMENTS = (F.cross_entropy, F.nll_loss), (F.mse_loss, F.l1_loss)
+"""Losses of torch whose own mean is a weighted one: by the class of each target, and without ignored targets; or by the
+weight of each element."""
+SAME = 1e-4
+"""Largest relative difference of equal weights."""
 
 
 def weigher(workload: Workload) -> Callable[[Tree], Tensor] | None:
@@ -51,25 +54,41 @@ class OwnMeans(TorchFunctionMode):
     """A block that records by which weights torch's losses would take the mean of some examples themselves.
 
     Attributes:
-        weighted: some call got class weights that differ.
+        weighted: some call got weights that differ.
         uneven: in some call more targets count of some examples than of others.
+        factors: weights of examples [B] that are in their losses.
     """
 
     def __init__(self, examples: int) -> None:
         super().__init__()
         self.examples, self.weighted, self.uneven = examples, False, False
+        self.factors: list[Tensor] = []
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
-        if function in OF_CLASSES:
-            self._record(**inspect.signature(function).bind(*arguments, **(named or {})).arguments)
+        if function in (*OF_CLASSES, *OF_ELEMENTS):
+            given = inspect.signature(function).bind(*arguments, **(named or {})).arguments
+            weight, target = given.get("weight"), given["target"]
+            if not is_functorch_wrapped_tensor(target):
+                if function in OF_ELEMENTS:
+                    self._weigh(weight, weight)
+                elif not target.is_floating_point():  # of probabilities, torch takes the plain mean
+                    counted = target != given.get("ignore_index", IGNORED)
+                    self._weigh(weight, None if weight is None else weight[target.where(counted, 0)] * counted)
+                    self._count(counted)
         return function(*arguments, **(named or {}))
 
-    def _record(self, target: Tensor, weight: Tensor | None = None, ignore_index: int = IGNORED, **_: Any) -> None:
-        if target.is_floating_point() or is_functorch_wrapped_tensor(target):
-            return  # of targets that are probabilities, torch takes the plain mean
-        self.weighted |= weight is not None and bool((weight != weight.flatten()[0]).any())
-        counted = (target != ignore_index).flatten().float()
-        if len(counted) % self.examples:
-            return
-        ways = counted.view(self.examples, -1).sum(1), counted.view(-1, self.examples).sum(0)
-        self.uneven |= all(bool((way != way[0]).any()) for way in ways)
+    def _weigh(self, weight: Tensor | None, each: Tensor | None) -> None:
+        if weight is not None and each is not None and (weight != weight.flatten()[0]).any():
+            self.weighted = True
+            if each.shape == (self.examples,) and (each != each[0]).any():
+                self.factors.append(each)
+
+    def _count(self, counted: Tensor) -> None:
+        if counted.numel() % self.examples == 0:
+            ways = counted.reshape(self.examples, -1).sum(1), counted.reshape(-1, self.examples).sum(0)
+            self.uneven |= all(bool((way != way[0]).any()) for way in ways)
+
+    def twice(self, weights: Tensor) -> bool:
+        """Whether losses have factors that are these weights of the examples [B], times a constant."""
+        pairs = ((weights.double(), each.double()) for each in self.factors)
+        return any(torch.allclose(one * other.sum(), other * one.sum(), rtol=SAME) for one, other in pairs)

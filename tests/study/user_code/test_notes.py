@@ -177,6 +177,10 @@ def one_hot(outputs, targets):
     return F.cross_entropy(outputs, F.one_hot(targets, 2).float(), CLASSES, reduction="none")
 
 
+def weighted_square(outputs, targets):
+    return F.mse_loss(outputs[:, 0], targets.float(), weight=CLASSES[targets], reduction="none")
+
+
 def of_bits(outputs, targets):
     loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(3.0), weight=CLASSES, reduction="none")
     return loss(outputs, F.one_hot(targets, 2).float()).mean(1)
@@ -187,18 +191,19 @@ def of_bits(outputs, targets):
     [
         (nn.CrossEntropyLoss(reduction="none"), Y, None),
         (nn.CrossEntropyLoss(SAME, reduction="none", label_smoothing=0.1), Y, None),
-        (nn.CrossEntropyLoss(CLASSES, reduction="none"), Y, "has class weights"),
-        (lambda o, y: F.nll_loss(o.log_softmax(-1), y, CLASSES, reduction="none"), Y, "has class weights"),
-        (lambda o, y: torch.stack([F.cross_entropy(*each, CLASSES) for each in zip(o, y)]), Y, "has class weights"),  # noqa: B905
+        (nn.CrossEntropyLoss(CLASSES, reduction="none"), Y, "has weights"),
+        (lambda o, y: F.nll_loss(o.log_softmax(-1), y, CLASSES, reduction="none"), Y, "has weights"),
+        (lambda o, y: torch.stack([F.cross_entropy(*each, CLASSES) for each in zip(o, y)]), Y, "has weights"),  # noqa: B905
         (lambda o, y: CLASSES[y] * F.cross_entropy(o, y, reduction="none"), Y, None),  # as it is meant
         (lambda o, y: torch.vmap(F.cross_entropy)(o, y), Y, None),
         (one_hot, Y, None),  # torch takes the plain mean
         (of_bits, Y, None),  # here, too
+        (weighted_square, Y, "has weights"),
         (nn.CrossEntropyLoss(ignore_index=255, reduction="none"), SOME, "ignores targets"),
         (of_tokens, TOKENS, None),
         (of_tokens, PADDED, "ignores targets"),
         (of_tokens, PROMPTED, None),
-        (lambda o, y: of_tokens(o, y, weight=CLASSES), TOKENS, "has class weights"),
+        (lambda o, y: of_tokens(o, y, weight=CLASSES), TOKENS, "has weights"),
         (first_axis_of_tokens, PADDED, "ignores targets"),
         (first_axis_of_tokens, PROMPTED, None),
         (lambda outputs, y: cross_entropy_error(outputs[:, None].expand(-1, 5, -1), y), PADDED, "ignores targets"),
@@ -212,6 +217,25 @@ def test_a_loss_of_which_torch_takes_another_mean_is_noted(loss, targets, why):
     assert all(f"the loss of mine {why}, but a step descends the plain mean" in note for note in found)
     mine.weights = lambda targets: torch.ones(len(targets))
     assert notes(mine, *asked) == ()
+
+
+@pytest.mark.parametrize(
+    ("loss", "weights", "twice"),
+    [
+        (nn.CrossEntropyLoss(CLASSES, reduction="none"), lambda y: CLASSES[y], True),
+        (nn.CrossEntropyLoss(CLASSES, reduction="none"), lambda y: 5 * CLASSES[y], True),
+        (nn.CrossEntropyLoss(CLASSES, reduction="none"), lambda y: 1 / CLASSES[y], False),
+        (nn.CrossEntropyLoss(CLASSES, reduction="none"), lambda y: torch.ones(len(y)), False),
+        (nn.CrossEntropyLoss(SAME, reduction="none"), lambda y: torch.ones(len(y)), False),
+        (nn.CrossEntropyLoss(reduction="none"), lambda y: CLASSES[y], False),
+        (weighted_square, lambda y: CLASSES[y], True),
+    ],
+)
+def test_weights_that_count_twice_are_noted(loss, weights, twice):
+    mine = SimpleNamespace(name="mine", model=lambda: nn.Linear(6, 2), loss=loss, weights=weights)
+    found = notes(mine, Examples(Splits(X_Y, OTHERS, OTHERS)), (X[:8], Y[:8]), {}, "fp32")
+    assert len(found) == twice
+    assert all("the loss of mine has the weights that its `weights` gives, too" in note for note in found)
 
 
 class Criterion(nn.Module):
