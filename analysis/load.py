@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
@@ -99,8 +100,26 @@ class StudyData:
         >>> study.parameters
         9610.0
         """
-        counts = [(run.get("fingerprint") or {}).get("parameters") for run in self.provenance]
-        return float(next((count for count in reversed(counts) if count is not None), "nan"))
+        return self._recorded("parameters")
+
+    def untrained(self, metric: str) -> float:
+        """An error before training: measured at step 0, as some scripts do, or else on the few training examples that
+        runs record it of. NaN if it is unknown.
+
+        >>> round(study.untrained("val/cross_entropy_error"), 2)
+        3.24
+        """
+        if metric in self.metrics:
+            rows = self.reader.read(metric)
+            measured = float(rows.loc[rows["step"] == 0, metric].median())
+            if not np.isnan(measured):
+                return measured
+        return self._recorded(f"untrained {metric.rpartition('/')[2].removeprefix('ema_')}")
+
+    def _recorded(self, key: str) -> float:
+        """A number of the fingerprint that the last run recorded; NaN if none did."""
+        found = [(run.get("fingerprint") or {}).get(key) for run in self.provenance]
+        return float(next((number for number in reversed(found) if number is not None), "nan"))
 
     @property
     def curve(self) -> tuple[str, str]:

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from analysis.counting import Goal
 from analysis.estimates import tuned
 from analysis.estimates.at_budget import falling
 from analysis.estimates.until import more, override, trainings, widest
 from analysis.labels import about, batch_sizes, counted, listed, optimizer_text
-from analysis.load import CURVE, StudyData
+from analysis.load import CURVE, GOAL, StudyData
 from analysis.question.stages import REFINE
 from analysis.question.until import WIDTH, Until
 from analysis.report.answer import infeasible
@@ -20,7 +21,7 @@ from analysis.report.answer.continued import command, folder_beside, seconds_of,
 from analysis.report.answer.missed import Missed, missed
 from analysis.report.answer.values import curves, limit
 from analysis.tables.scaling import USEFUL
-from analysis.tables.steps_to_result import is_complete
+from analysis.tables.steps_to_result import is_complete, met_at_once
 
 LARGER = (2, 4)
 """Multiples of the largest batch size that are proposed if steps still fall there."""
@@ -99,7 +100,7 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
         lambda mine, _: _unfinished(mine),
         _infeasible,
         lambda mine, _: _missed(mine, steps),
-        lambda _, rows: _at_once(rows),
+        _at_once,
         _bounded,
         _some_missed,
         lambda mine, rows: _larger(mine, rows, limits),
@@ -222,12 +223,17 @@ def _still_falls(study: StudyData) -> bool:
     return not before <= errors["error"].min() / (1 - HARDLY)
 
 
-def _at_once(steps: pd.DataFrame) -> Change | None:
-    """A stricter goal, if no batch size can need fewer steps."""
+def _at_once(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | None:
+    """A stricter goal, if no batch size can need fewer steps or the untrained model meets it."""
     reached = steps.loc[steps["reached"].astype(bool), "steps_to_result"]
-    if reached.empty or (reached > 1).any():
+    if not reached.empty and (reached <= 1).all():
+        return Change("choose a stricter goal, because a single step meets it")
+    goal = Goal(*steps[GOAL].iloc[0])
+    before = (study.untrained(goal.metric) for study in studies if met_at_once(study, goal))
+    low = next((error for error in before if error < goal.threshold), None)
+    if low is None:
         return None
-    return Change("choose a stricter goal, because a single step meets it")
+    return Change(f"choose a stricter goal, because an untrained model may meet it: its error is {low:.3g}")
 
 
 def _plain(number: float) -> str:

@@ -148,9 +148,13 @@ def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     steps = row["steps_to_result"]
     before = row["step_before"]
     if steps_to_result.met_at_once(study, goal):
-        text = "the goal was met at the first evaluation, perhaps earlier"
-        cure = "have the script write its first metrics earlier" if study.is_command else "lower evaluation.first"
-        yield about("coarse", study, goal, text, f"{cure} to see when")
+        text = "the goal was met at the first evaluation"
+        if (untrained := study.untrained(goal.metric)) < goal.threshold:
+            text += ", and the error of the untrained model was {}"
+            yield about("at once", study, goal, text, STRICTER, f"{untrained:.3g}")
+        else:
+            cure = "have the script write its first metrics earlier" if study.is_command else "lower evaluation.first"
+            yield about("coarse", study, goal, f"{text}, perhaps earlier", f"{cure} to see when")
     elif steps <= 1:
         yield about("at once", study, goal, "the goal was met after a single step, the fewest there can be", STRICTER)
     elif before < COARSEST * steps and steps - before > 1:

@@ -1,16 +1,19 @@
 """What to run next: advice, command and cost, where a sweep is unfinished, short, or one of several."""
 
+import json
 import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.counting import Goal
 from analysis.labels import counted
 from analysis.load import load, load_study
+from analysis.measurements import MeasurementReader
 from analysis.report import build
 from analysis.report.answer.continued import command
 from analysis.report.answer.next_step import next_step
@@ -154,6 +157,35 @@ def test_a_script_is_to_evaluate_earlier_by_itself(sweep, arithmetic, advice, ov
     assert found.advice.startswith(advice)
     assert sorted(found.command.split()[4:]) == sorted([*overrides, f"results={folder}-earlier"])
     assert [said for said in data.warnings if cure in said]
+
+
+UNTRAINED = {
+    "of a few examples": ({"untrained classification_error": 0.125}, 1, True),
+    "of a moving average": ({"untrained classification_error": 0.125}, "ema_", True),
+    "measured at step 0": ({"untrained classification_error": 1.0}, 0, True),
+    "above the goal": ({"untrained classification_error": 0.875}, 1, False),
+    "unknown": ({}, 1, False),
+}
+"""What a run recorded of the untrained model, the first measured step (or the prefix of the metric), and whether a
+stricter goal is advised."""
+
+
+@pytest.mark.parametrize(("fingerprint", "first", "stricter"), UNTRAINED.values(), ids=UNTRAINED)
+def test_a_goal_that_the_untrained_model_meets_is_made_stricter(sweep, monkeypatch, fingerprint, first, stricter):
+    goal = Goal(f"val/{first if isinstance(first, str) else ''}classification_error", 0.2)
+    folder = sweep({8: [40] * 4, 64: [40] * 4}, evaluation=Evaluation(), goal=goal)
+    for path in folder.rglob("study.json"):
+        record = json.loads(path.read_text())
+        record["provenance"][-1]["fingerprint"] = fingerprint
+        path.write_text(json.dumps(record))
+    if first == 0:
+        read = MeasurementReader.read
+        at_0 = pd.DataFrame({"trial": 0, "step": [0], goal.metric: 0.1})
+        monkeypatch.setattr(MeasurementReader, "read", lambda self, names: pd.concat([at_0, read(self, names)]))
+    data = build.read([folder])
+    assert data.answers[0].next.advice.startswith("choose a stricter goal" if stricter else "evaluate earlier")
+    assert any("choose a stricter goal" in said for said in data.warnings) == stricter
+    assert any("lower evaluation.first" in said for said in data.warnings) != stricter
 
 
 def test_imported_trials_have_no_next_step():
