@@ -28,6 +28,7 @@ from study.config.naming import named
 from study.config.paths import expanded, literal, one_path
 from study.config.schema import SweepConfig
 from study.errors import UsageError
+from study.optimizers.foreign import class_path
 from study.optimizers.per_parameter import FEW_DIMENSIONS
 from study.schedules import OWN, SCHEDULE, TUNED, Schedule
 from workloads.suggest import nearest, suggest
@@ -299,8 +300,8 @@ def _choice(override: Override, options: Sequence[str], config_dir: Path | None)
             hint = suggest(str(name), options)
             own = config_dir is None and group == "workload" and nearest(str(name), options) is None
             hint += " One of your own needs --config-dir." if own else ""
-            if group == "optimizer" and "." in str(name):
-                hint = f"; a class is chosen by optimizer=torch optimizer.target={name} (docs/guide/own-optimizer.md)."
+            if group == "optimizer" and (path := class_path(str(name), options)):
+                hint = f"; a class is chosen by optimizer=torch optimizer.target={path} (docs/guide/own-optimizer.md)."
             raise UsageError(f"unknown {group} {name!r}{hint}")
     return f"{group}=[{','.join(names)}]" if isinstance(value, list) else f"{group}={value}"
 

@@ -18,6 +18,7 @@ from study.config import tokens
 from study.config.compose import compositions, one_line_errors
 from study.devices.placement import Placement
 from study.errors import UsageError
+from study.optimizers.foreign import class_path
 from study.records import COMMAND, PLAIN, Study
 from study.settings import ROUNDS, Budget, Evaluation, Search, Seeds, check_single_pass, usual_scouts
 from study.space import parse_space
@@ -295,7 +296,8 @@ def _optimizer(name: str, target: str | None) -> str:
     if name == "torch" and target is None:
         raise ValueError("optimizer=torch needs the import path of a class: optimizer.target=torch.optim.RAdam.")
     if target is not None and "." not in target:
-        raise ValueError(f"optimizer.target is an import path such as torch.optim.RAdam, but got {target!r}.")
+        such = class_path(target, ()) or "torch.optim.RAdam"
+        raise ValueError(f"optimizer.target is an import path such as {such}, but got {target!r}.")
     if name != "torch" and target is not None:
         raise ValueError(
             f"optimizer.target is for optimizer=torch, but got optimizer={name} with {target}. To sweep a class beside "

@@ -2,8 +2,11 @@
 
 import dis
 import inspect
-from collections.abc import Container, Mapping, Sequence
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +22,8 @@ from workloads.base import imported
 
 THEIRS = {"learning_rate": "lr", "epsilon": "eps"}
 """Our name -> the name in these classes; beta1, beta2, ... become their `betas`."""
+PACKAGES = ("torch.optim", "pytorch_optimizer")
+"""Where classes are looked for by their names alone; the second one may not be installed."""
 ANY_NUMBER, ANY_NAME = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 TESTS = (
     "TO_BOOL",
@@ -36,7 +41,12 @@ def foreign(path: str, arguments: Mapping[str, Any]) -> Optimizer:
     Raises:
         ValueError: the path names no optimizer class, or the class does not take an argument.
     """
-    constructor = imported(path, "optimizer.target must be the import path of an optimizer class")
+    try:
+        constructor = imported(path, "optimizer.target must be the import path of an optimizer class")
+    except ValueError as error:
+        package, _, name = path.rpartition(".")
+        near = class_path(name, ()) if package.split(".")[0] in ("optim", "torch", "pytorch_optimizer") else None
+        raise (ValueError(f"there is no optimizer.target={path}; did you mean {near}?") if near else error) from None
     if not (isinstance(constructor, type) and issubclass(constructor, torch.optim.Optimizer)):
         raise ValueError(f"optimizer.target must be a torch.optim.Optimizer class, but {path} is not one.")
     named, is_all = _parameters(constructor)
@@ -57,6 +67,30 @@ def foreign(path: str, arguments: Mapping[str, Any]) -> Optimizer:
         optional=CLIP | {name: _legal(name) for name in sorted(names)} | AVERAGE,
         own=("l2", "weight_decay", *(name for name in CLIP if name in names)),
     )
+
+
+def class_path(name: str, known: Iterable[str]) -> str | None:
+    """The import path of an optimizer class: a name with dots, or another spelling of a class of `PACKAGES`, such as
+    `r_adam`. None if there is none, or the name is another spelling of a known one.
+
+    >>> class_path("r_adam", ["adam"]), class_path("Adam_W", ["adamw"]), class_path("sdg", ["sgd"])
+    ('torch.optim.RAdam', None, None)
+    """
+    if "." in name:
+        return name
+    if _letters(name) in map(_letters, known):
+        return None
+    for package in PACKAGES:
+        with suppress(ImportError):
+            for each, value in vars(import_module(package)).items():
+                is_one = isinstance(value, type) and issubclass(value, torch.optim.Optimizer)
+                if is_one and value is not torch.optim.Optimizer and _letters(each) == _letters(name):
+                    return f"{package}.{each}"
+    return None
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]", "", name).lower()
 
 
 def _parameters(constructor: Any) -> tuple[dict[str, inspect.Parameter], bool]:
