@@ -24,7 +24,7 @@ from analysis.question.stages import REFINE
 from analysis.units import stem
 from study.config.choices import CONF, hidden, nearest_key, workloads_with
 from study.config.kinds import UNKNOWN, as_typed, check_lists, check_ranges, told, told_of_launcher
-from study.config.naming import named
+from study.config.naming import named, to_tell_apart
 from study.config.paths import expanded, literal, one_path
 from study.config.schema import SweepConfig
 from study.errors import UsageError
@@ -148,9 +148,14 @@ def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[D
             if override.is_sweep_override() and (why := NOT_SWEPT.match(override.key_or_group)):
                 cure = "choose one value" if why["one"] else "give several as track=[tensorboard,mlflow]"
                 raise UsageError(f"{override.input_line} cannot be swept: all jobs of a sweep share it; {cure}.")
-        swept = _swept_sizes(overrides)
+        told_apart = to_tell_apart(overrides)
         for config in _points(overrides, config_dir):
-            yield named(config, swept)
+            yield named(config, told_apart)
+
+
+def swept(arguments: Sequence[str]) -> list[str]:
+    """The arguments that give a key several values with commas: a study with each of them."""
+    return [each for each in arguments if _parsed(each).is_sweep_override()]
 
 
 def _points(overrides: Sequence[Override], config_dir: Path | None) -> Iterator[DictConfig]:
@@ -168,17 +173,6 @@ def _points(overrides: Sequence[Override], config_dir: Path | None) -> Iterator[
             OmegaConf.update(config, "batch_size", sizes[-1])
         check_ranges({each.key_or_group for each in point}, config.search.space)
         yield config
-
-
-def _swept_sizes(overrides: Sequence[Override]) -> list[str]:
-    """The arguments of the workload whose values the names of workloads must tell apart: those that are swept, unless
-    `workload.name` is given, or results folders tell them apart."""
-    keys = [each.key_or_group for each in overrides if each.is_sweep_override()]
-    swept = [key for key in keys if key.startswith("workload.")]
-    folders = " ".join(str(each.input_line) for each in overrides if each.key_or_group == "results")
-    apart = "results" in keys or any(f"${{{key}}}" in folders for key in swept)
-    named = any(each.key_or_group == "workload.name" for each in overrides)
-    return [] if named or apart else swept
 
 
 def _check_config_dir(folder: Path) -> None:

@@ -15,7 +15,8 @@ from analysis.question.phases import LISTED
 from analysis.question.stages import REFINE, STAGE, ends
 from analysis.question.until import Until
 from study.config import tokens
-from study.config.compose import compositions, one_line_errors
+from study.config.compose import compositions, one_line_errors, swept
+from study.config.naming import shared_folder
 from study.devices.placement import Placement
 from study.errors import UsageError
 from study.optimizers.foreign import class_path
@@ -122,27 +123,28 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
     Raises:
         UsageError: the schema or a record refuses a value, or two jobs would write to the same folder.
     """
+    asked: list[tuple[Job, DictConfig]] = []
     found: dict[tuple[Path, str, str, int], Job] = {}
     with one_line_errors():
         for config in compositions(arguments, config_dir):
             _check_sampler(arguments, config)
-            for job in _jobs_of(config):
-                study = job.study
-                other = found.setdefault((job.results, study.name, study.series, study.batch_size), job)
-                if other is not job:
-                    name = f"{study.name}, {study.series}, batch size {study.batch_size}"
-                    raise UsageError(
-                        f"the overrides ask for {name} twice; give each value once."
-                        if other == job
-                        else f"two studies would share the folder of {name} in {job.results}; give each its own "
-                        "results=DIR or workload.name=NAME."
-                    )
-    if len({(job.placement, job.options) for job in found.values()}) > 1:
-        raise UsageError(
-            "search.until, engine, checkpoint, track and notify settings cannot be swept: all jobs of a sweep share "
-            "them; give one value each."
-        )
+            asked += [(job, config) for job in _jobs_of(config)]
+        if len({(job.placement, job.shards, job.options) for job, _ in asked}) > 1:
+            raise UsageError(
+                "search.until, engine, checkpoint, shards, track and notify settings cannot be swept: all jobs of a "
+                "sweep share them; give one value each."
+            )
+        for job, config in asked:
+            if (first := found.setdefault(_folder(job), job)) is not job:
+                name = f"{job.study.name}, {job.study.series}, batch size {job.study.batch_size}"
+                if first == job:
+                    raise UsageError(f"the overrides ask for {name} twice; give each value once.")
+                raise UsageError(shared_folder(swept(arguments), arguments, config, f"{name} in {job.results}"))
     return [replace(job, together=_together(job, found.values())) for job in found.values()]
+
+
+def _folder(job: Job) -> tuple[Path, str, str, int]:
+    return job.results, job.study.name, job.study.series, job.study.batch_size
 
 
 def _together(job: Job, jobs: Iterable[Job]) -> tuple[int, ...]:

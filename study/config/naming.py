@@ -1,4 +1,4 @@
-"""Names of workloads that tell swept arguments apart."""
+"""Names of workloads and folders that tell swept arguments apart."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,49 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from study.config.choices import GROUPS
 from study.config.paths import literal
+
+IN_FOLDER = re.compile(r"(workload|optimizer|batch_schedule|batch_sizes?|results)\b")
+"""Keys that already name the folder of a study."""
+
+
+def to_tell_apart(overrides: Sequence[Any]) -> list[str]:
+    """The arguments of the workload whose values the names of workloads must tell apart: those that are swept, unless
+    `workload.name` is given, or results folders tell them apart."""
+    keys = [each.key_or_group for each in overrides if each.is_sweep_override()]
+    swept = [key for key in keys if key.startswith("workload.")]
+    folders = " ".join(str(each.input_line) for each in overrides if each.key_or_group == "results")
+    apart = "results" in keys or any(f"${{{key}}}" in folders for key in swept)
+    named = any(each.key_or_group == "workload.name" for each in overrides)
+    return [] if named or apart else swept
+
+
+def shared_folder(swept: Sequence[str], arguments: Sequence[str], config: DictConfig, whose: str) -> str:
+    """Says that studies would share a folder, and the cure.
+
+    Arguments:
+        swept: those of the arguments that give a key several values, such as `seeds.search=0,1`.
+        whose: the folder, such as `mlp_digits, momentum, batch size 8 in results/mlp_digits`.
+    """
+    blamed = [
+        each
+        for each in (argument.lstrip("+") for argument in swept)
+        if not IN_FOLDER.match(each) and f"${{{each.partition('=')[0]}}}" not in " ".join(arguments)
+    ]
+    if not blamed:
+        return f"two studies would share the folder of {whose}; give each its own results=DIR or workload.name=NAME."
+    key, _, values = blamed[0].partition("=")
+    if re.fullmatch(r"search\.space\.\w+", key):
+        low, *others = values.split(",")
+        cure = f"tune over a list, {key}=[{values}]"
+        if len(others) == 1 and not re.search("[a-z]{2}", values):
+            cure += f", or a range, {key}.low={low} {key}.high={others[0]}"
+    elif key in GROUPS and key != "schedule":
+        cure = "give it one value, and other commands the others, each with its own results=DIR"
+    else:
+        cure = f"give each its own folder, 'results={config.results}/${{{key}}}'"
+    return f"{blamed[0]} asks for a study with each value, but they would share the folder of {whose}; {cure}."
 
 
 def named(config: DictConfig, swept: Sequence[str]) -> DictConfig:

@@ -1,4 +1,4 @@
-"""Optimizers that torch.optim has and conf/ has not: the refusal of any spelling of their names tells how to use them."""
+"""Optimizers that torch.optim has and conf/ has not: a refusal tells how to use them, whatever the spelling."""
 
 import re
 

@@ -274,7 +274,6 @@ REFUSED = [
     # Two studies in one folder
     (["batch_sizes=[8,8]"], ["batch size 8 twice; give each value once"]),
     (["batch_size=8,8"], ["batch size 8 twice; give each value once"]),
-    (["seeds.search=0,1"], ["two studies would share the folder", "results=DIR"]),
     # Not an override at all
     (["optimizer"], ["optimizer"]),
     (["a=b=c"], ["unknown key 'a'"]),

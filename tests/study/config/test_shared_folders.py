@@ -1,0 +1,58 @@
+"""Values with commas of keys that no folder is named by: each is refused with a cure, and the cure works."""
+
+import shlex
+
+import pytest
+
+from study.config.jobs import parse_jobs
+from study.errors import UsageError
+
+CURED = {
+    "search.space.learning_rate=0.1,0.2": "search.space.learning_rate=[0.1,0.2]",
+    "search.space.momentum=0,0.9": "search.space.momentum.low=0 search.space.momentum.high=0.9",
+    "search.space.momentum=0,0.5,0.9": "search.space.momentum=[0,0.5,0.9]",
+    "search.space.schedule=constant,cosine": "search.space.schedule=[constant,cosine]",
+    "search.space.learning_rate.low=0.1,0.2": "'results=results/mlp_digits/${search.space.learning_rate.low}'",
+    "seeds.search=0,1": "'results=results/mlp_digits/${seeds.search}'",
+    "schedule=constant,cosine": "'results=results/mlp_digits/${schedule}'",
+    "search.trials=4,8": "'results=results/mlp_digits/${search.trials}'",
+    "stopping=race,goal": "'results=results/mlp_digits/${stopping}'",
+    "precision=fp32,tf32": "'results=results/mlp_digits/${precision}'",
+    "budget.epochs=4,8": "'results=results/mlp_digits/${budget.epochs}'",
+    "evaluation.first=0.1,0.2": "'results=results/mlp_digits/${evaluation.first}'",
+}
+"""An argument, and the words of its cure."""
+ALONE = {
+    "search=sobol,tpe": "give it one value, and other commands the others, each with its own results=DIR",
+    "preset=none,quick": "give it one value, and other commands the others, each with its own results=DIR",
+    "engine=serial,lanes": "cannot be swept",
+    "shards=1,2": "cannot be swept",
+    "search.until='width 1.5','width 2'": "cannot be swept",
+    "workload.name=a,a": "twice",
+}
+
+
+def refused(*arguments):
+    with pytest.raises(UsageError) as error:
+        parse_jobs(["batch_size=64", *arguments])
+    return str(error.value)
+
+
+@pytest.mark.parametrize(("argument", "cure"), CURED.items(), ids=CURED)
+def test_values_that_would_share_a_folder(argument, cure):
+    said = refused(argument)
+    assert said.startswith(f"{argument} asks for a study with each value, but they would share the folder of")
+    assert cure in said
+    kept = [argument] if "results=" in cure else []
+    assert len(parse_jobs(["batch_size=64", *kept, *shlex.split(cure)])) == (2 if kept else 1)
+
+
+@pytest.mark.parametrize(("argument", "words"), ALONE.items(), ids=ALONE)
+def test_values_that_one_command_cannot_sweep(argument, words):
+    assert words in refused(argument)
+
+
+def test_the_key_that_the_folder_lacks_is_blamed():
+    assert refused("results=r/${schedule}", "schedule=constant,cosine", "seeds.trial=0,1").startswith("seeds.trial=0,1")
+    assert "low=" not in refused("search.space.schedule=constant,cosine")
+    assert "workload.name=NAME" in refused("workload.name=same", "workload.train_examples=100,200")
