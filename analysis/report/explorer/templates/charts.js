@@ -11,13 +11,21 @@ const words = name => name.replaceAll("_", " ");
 const pixels = () => window.devicePixelRatio || 1;
 const font = size => FONT.replace("12px", `${size * pixels()}px`);
 
-// Numbers as in the tables of the report: whole ones in full, others to three digits, 0.9987 rather than 0.999.
-function number(value) {
+// Numbers as in the tables of the report: whole ones in full, others to three digits. If `near` one, as momenta are,
+// from 0.9 to 1 two digits of 1 - value: 0.9987 rather than 0.999.
+function number(value, near) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "string") return words(value);
   if (Number.isInteger(value) || Math.abs(value) >= 999.5) return Math.round(value).toLocaleString("en-US");
-  if (value > .9 && value < 1) return String(Number(value.toFixed(Math.min(15, 1 - Math.floor(Math.log10(1 - value))))));
+  if (near && value > .9 && value < 1) return String(Number(value.toFixed(Math.min(15, 1 - Math.floor(Math.log10(1 - value))))));
   return String(Number(value.toPrecision(3)));
+}
+
+// A round value at an axis, with all of its digits: neighbours must differ however near the mouse has zoomed.
+function round(value) {
+  if (typeof value === "string") return number(value);
+  const all = Number(value.toPrecision(10));
+  return Number.isInteger(all) ? number(all) : String(all);
 }
 
 // --- scales: from values to places on a linear axis, and back
@@ -103,7 +111,7 @@ function chart(name, { x, y, lines, paint, point, click, brush, label, left = 0 
   const axis = (from, most, more) => ({
     stroke: () => colour("muted"), font: FONT, labelFont: FONT, label: from.label, labelSize: 20, ticks: { show: false }, gap: 6,
     grid: { stroke: () => colour("grid"), width: 1 }, splits: (u, i, low, high) => from.ticks(low, high, most),
-    values: (u, places) => places.map(place => number(from.from(place))), ...more,
+    values: (u, places) => places.map(place => round(from.from(place))), ...more,
   });
   const u = new uPlot({
     width: box.clientWidth, height: box.clientHeight, legend: { show: false }, focus: { alpha: .2 }, padding: [12, 16, 0, left],
@@ -172,5 +180,5 @@ function toSegment(x, y, [x0, y0], [x1, y1]) {
   return Math.hypot(x - x0 - share * dx, y - y0 - share * dy);
 }
 
-return { MARKS, chart, charts, colour, evenly, focus, font, number, part, pixels, scale, words, write };
+return { MARKS, chart, charts, colour, evenly, focus, font, number, part, pixels, round, scale, words, write };
 };

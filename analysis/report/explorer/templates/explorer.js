@@ -3,9 +3,10 @@
 document.addEventListener("DOMContentLoaded", () => {
 "use strict";
 const root = document.getElementById("explorer");
-const { MARKS, charts, chart, colour, evenly, focus, font, number, part, pixels, scale, words, write } = explorerCharts(root);
+const { MARKS, charts, chart, colour, evenly, focus, font, number, part, pixels, round, scale, words, write } = explorerCharts(root);
 const { panels } = JSON.parse(part("data").textContent);
 const STATES = ["reached", "not reached", "diverged", "incomplete"];
+const NEAR_ONE = /momentum|beta|decay/;  // names of parameters that act through 1 - value
 const MISSED = 1.07;  // height of a missed goal above an axis of parallel coordinates
 const STATE_COLOURS = ["curve-0", "muted", "curve-1", "faint"];
 const chosen = { panel: 0, optimizer: 0, study: 0, kept: false, off: new Set(), hidden: new Set(), sort: null };
@@ -89,7 +90,7 @@ function columns() {
     { name: "outcome", kind: "names", values: state.map(each => STATES[each]) },
     { name: "steps", kind: "log", values: steps_to_goal },
     { name: "error", kind: "log", values: error },
-    ...optimizer().parameters.map(({ name, scale }, index) => ({ name, kind: scale, values: values[index], tuned: true })),
+    ...optimizer().parameters.map(({ name, scale }, index) => ({ name, kind: scale, values: values[index], tuned: true, near: NEAR_ONE.test(name) })),
   ];
 }
 
@@ -168,7 +169,7 @@ function drawCurves(shown) {
       ctx.stroke(crosses);
       ctx.font = font(12);
       ctx.textAlign = "left";
-      write(ctx, `goal ${number(threshold)}`, left + 4 * pixels(), level + 15 * pixels());
+      write(ctx, `goal ${round(threshold)}`, left + 4 * pixels(), level + 15 * pixels());
     },
   });
   const of = trial.length < trials ? `${number(trial.length)} of ${number(trials)} trials (best, worst and evenly spaced ranks)` : `${number(trials)} trials`;
@@ -197,7 +198,7 @@ function drawParallel(shown) {
       ctx.stroke(new Path2D(`M${across},${level(1)}V${level(0)}`));
       ctx.font = font(11);
       ctx.textBaseline = "middle";
-      const labels = axis.ticks(axis.low, axis.high, 6).map(tick => [number(axis.from(tick)), (tick - axis.low) / (axis.high - axis.low)]);
+      const labels = axis.ticks(axis.low, axis.high, 6).map(tick => [round(axis.from(tick)), (tick - axis.low) / (axis.high - axis.low)]);
       if (axis.name === "steps" && axis.values.includes(null)) labels.push(["not reached", MISSED]);
       for (const [text, share] of labels) {
         const gap = 5 * pixels(), fits = across + gap + ctx.measureText(text).width <= u.bbox.left + u.bbox.width + 8;
@@ -259,7 +260,7 @@ function drawTable(shown) {
     return [button, kind, by?.name === name ? (sort.down ? "descending" : "ascending") : null];
   })));
   body.replaceChildren(...shown.map(at => {
-    const line = row("td", all.map(({ kind, values }) => [number(values[at]), kind]));
+    const line = row("td", all.map(({ kind, near, values }) => [number(values[at], near), kind]));
     line.dataset.trial = study().trial[at];
     line.tabIndex = 0;
     line.classList.toggle("best", isBest(at));
@@ -291,7 +292,7 @@ function describe(trial, between) {
   const at = study().trial.indexOf(trial), { steps_to_goal, state, end, error } = study();
   const ends = [`reached the goal after ${number(steps_to_goal[at])} steps`, `goal not reached in ${number(end[at])} steps`,
     `diverged at step ${number(end[at])}`, `not finished: ${number(end[at])} steps so far`];
-  const values = columns().filter(each => each.tuned && each.values[at] !== null).map(each => `${words(each.name)} ${number(each.values[at])}`);
+  const values = columns().filter(each => each.tuned && each.values[at] !== null).map(each => `${words(each.name)} ${number(each.values[at], each.near)}`);
   return [`Trial ${trial}${isBest(at) ? ", the fewest steps" : ""}: ${ends[state[at]]}`, `least error ${number(error[at])}`, ...values].join(between);
 }
 

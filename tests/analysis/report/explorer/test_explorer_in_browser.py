@@ -206,6 +206,39 @@ def test_every_width_and_colour_scheme(page, made, width, columns, dark):
     assert page.ask(part("curves", ".querySelector('canvas').toDataURL()")) != before
 
 
+def test_the_bar_at_the_top_hides_no_link(page):
+    page.ask("document.querySelector('nav').style.width = '120px'")
+    assert page.ask("(bar => bar.scrollWidth <= bar.clientWidth)(document.querySelector('nav ul'))")
+
+
+NUMBERS = {
+    "number(0.9987)": "0.999",
+    "number(0.9987, true)": "0.9987",
+    "number(0.95)": "0.95",
+    "number(1234)": "1,234",
+    "round(10 ** Math.log10(1024))": "1,024",
+    "round(10 ** Math.log10(0.95123))": "0.95123",
+    "round(1 - 1e-7)": "0.9999999",
+    "round('cosine_decay')": "cosine decay",
+}
+
+
+def test_only_momenta_are_written_by_their_distance_to_one(page):
+    said = {call: page.ask(f"explorerCharts(document.getElementById('explorer')).{call}") for call in NUMBERS}
+    assert said == NUMBERS
+
+
+def test_neighbours_on_a_zoomed_axis_differ(page):
+    said = page.ask(
+        """(({ scale, round }) => {
+          const axis = scale("log", [0.9, 0.99]);
+          return axis.ticks(Math.log10(0.9512), Math.log10(0.9518), 7).map(place => round(axis.from(place)));
+        })(explorerCharts(document.getElementById("explorer")))"""
+    )
+    assert len(said) > 3
+    assert len({*said}) == len(said)
+
+
 RECORD = """(() => {
   const usual = CanvasRenderingContext2D.prototype.strokeText;
   window.written = [];
