@@ -164,21 +164,11 @@ def failures(jobs: Sequence[Job]) -> list[str]:
     return found
 
 
-def killed(jobs: Sequence[Job]) -> list[Job]:
-    """The incomplete studies with a killed job, which may have written nothing."""
-    held = curves(whole_sweep.missing(jobs)).items()
-    return [job for logs, some in held if any(_was_killed(job_process.status(log)) for log in logs) for job in some]
-
-
-def _was_killed(status: int | None) -> bool:
-    return status is None or status < 0
-
-
 def _how(status: int | None) -> str:
     """How a job of an incomplete study ended."""
     if status == 0:
         return "ended without a new trial, although trials are missing"
-    return "was killed" if _was_killed(status) else f"ended with exit status {status}"
+    return "was killed" if status is None or status < 0 else f"ended with exit status {status}"
 
 
 def _states(

@@ -146,8 +146,12 @@ def _follow(
     from study.cluster import launch
     from study.observers.base import Guarded, Sweep
     from study.observers.followed import Followed
+    from study.search.stages import planned
     from study.terminal.progress import JobsProgress
 
+    for job in jobs if where.kind == "local" else ():  # elsewhere the machine of a job completes the question
+        for search in planned(job.study):
+            store.announce(job.results, search)
     guarded = Guarded(told, partial(console.print, style="yellow", markup=False))
     guarded.begin(Sweep(command, []))
     followed = Followed([(job.results, job.study) for job in jobs], guarded)
@@ -162,8 +166,6 @@ def _follow(
             followed.look()
             raise
     if failed := launch.failures(jobs):
-        for job in launch.killed(jobs) if where.kind == "local" else ():  # elsewhere the machine completes the question
-            store.announce(job.results, job.study)
         raise launch.JobsFailed("\n".join([*failed, "The same command continues."]))
 
 

@@ -324,24 +324,25 @@ def test_a_results_folder_that_was_moved_is_named(jobs, tmp_path, monkeypatch):
         list(launch._wave(jobs, local, folder, None, ""))
 
 
-@pytest.mark.parametrize(("status", "listed"), [(None, True), (-9, True), (1, False)])
-def test_a_study_whose_job_was_killed_is_on_file(tmp_path, monkeypatch, status, listed):
-    """Else `study status` would say that all is done. One whose job failed, such as a model too large, is left out."""
+@pytest.mark.parametrize("status", [None, -9, 1], ids=["killed at once", "killed", "failed"])
+def test_a_study_is_on_file_before_its_job_begins(tmp_path, monkeypatch, status):
+    """Else `study status` would say that all is done, while it is queued and after its job failed."""
     results = tmp_path / "results"
 
     @contextmanager
     def launched(jobs, *_):
-        [log] = {log for job in jobs for log in waves.logs_of(job)}
-        log.parent.mkdir(parents=True)
-        log.write_text("its log")
-        if status is not None:
-            job_process.status_file(log).write_text(str(status))
+        assert [*progress(results)["state"]] == ["waiting"] * 2
+        logs = {log for job in jobs for log in waves.logs_of(job)}
+        for log in logs:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text("its log")
+            if status is not None:
+                job_process.status_file(log).write_text(str(status))
         yield iter([])
 
     monkeypatch.setattr(launch, "launched", launched)
-    assert main(["sweep", "batch_size=64", "cluster=local", f"results={results}"]) == 1
-    states = [*progress(results)["state"]] if (results / "studies").exists() else []
-    assert states == ["waiting"] * listed
+    assert main(["sweep", "batch_size=64,128", "cluster=local", f"results={results}"]) == 1
+    assert [*progress(results)["state"]] == ["waiting"] * 2
 
 
 @pytest.mark.slow
