@@ -54,6 +54,8 @@ ROLES: dict[str, tuple[str, ...]] = {
 OF_SETTINGS: tuple[str, ...] = ("workload", "optimizer", "batch_size", "dataset", "model", "seed", "status")
 OF_SETTINGS += ("train_examples", "train_steps", "first_bad_step", "tokens_per_example", "drop_last")
 """Roles that settings of a run can have."""
+GOES_ON = re.compile(r"[ _]?(?:[xX×^]|\*\*?)[ _]?\d+|[.,]?\d+|[kKmMgG](?![A-Za-z])")
+"""What makes another number of the digits before it: a product, a power, a separator of thousands, a unit."""
 WHOLE_BATCH = ("global_batch_size", "effective_batch_size", "total_batch_size", "global_train_batch_size")
 """Names of batch sizes that certainly count the examples of a whole update."""
 PARTS: tuple[str, ...] = (
@@ -176,14 +178,28 @@ class Asked:
         return {*self.values, *(SHORT.get(name, name) for name in re.findall(r"\{(\w+)\}", self.pattern or ""))}
 
     def in_name(self, run: str) -> dict[str, str] | None:
-        """What the name of a run says by the pattern; None if it does not fit. Numbers are taken whole."""
+        """What the name of a run says by the pattern; None if it does not fit. Numbers are taken whole.
+
+        Raises:
+            ImportRefused: a number goes on in what the pattern leaves out, as 2 in `bs2x8` by `bs{batch_size}*`.
+        """
         parts = re.split(r"(\{\w+\}|\*)", self.pattern or "*")
         found = [
             ".*?" if part == "*" else rf"(?P<{part[1:-1]}>{NUMBER}|.+?)" if part.startswith("{") else re.escape(part)
             for part in parts
         ]
         match = re.fullmatch("".join(found), run)
-        return None if match is None else match.groupdict()
+        if match is None:
+            return None
+        for part, following in zip(parts[1::2], parts[2::2], strict=True):
+            number = "" if part == "*" or following else match[part[1:-1]]
+            if re.fullmatch(NUMBER, number) and (more := GOES_ON.match(run, match.end(part[1:-1]))):
+                raise ImportRefused(
+                    f"--run-name {self.pattern!r} would read {part[1:-1]} as {number} in the run {run!r}, where "
+                    f"{number}{more[0]} may be another number; write what follows into the pattern, or give a table "
+                    f"with the columns run and {part[1:-1]}, in one folder with the log."
+                )
+        return match.groupdict()
 
 
 def _pair(option: str, text: str) -> tuple[str, str]:

@@ -215,8 +215,9 @@ def _by_name(run: str) -> str:
     "'adam_bs64_lr0.1', a pattern: --run-name 'adam_bs{batch_size}*'"
     """
     size = re.match(r"(.*?(?:bs|batch(?:[_-]?size)?|b)[_=-]?)\d+(.*)", run, re.IGNORECASE)
-    if size and re.match(r"[ _]?[x×*][ _]?\d", size[2], re.IGNORECASE):
-        return f"{run!r} does by a product, a table with the columns run and batch_size, in one folder with the log"
+    if size and names.GOES_ON.match(size[2]):
+        cure = "a table with the columns run and batch_size, in one folder with the log"
+        return f"{run!r} does by more than its digits, {cure}"
     pattern = f"{size[1]}{{batch_size}}{'*' if size[2] else ''}" if size else "bs{batch_size}_*"
     return f"{run!r}, a pattern: --run-name '{pattern}'"
 

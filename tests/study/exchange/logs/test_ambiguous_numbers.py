@@ -266,3 +266,32 @@ def test_a_table_beside_the_log_says_batch_sizes_that_names_have_as_products(tmp
     (tmp_path / "sizes.csv").write_text("run,batch_size\nbs2x8,16\nbs4x8,32\n")
     import_log(tmp_path, tmp_path / "results", Asked.parse(), ["val/loss<0.5"])
     assert sorted(study.batch_size for study in load(tmp_path / "results")) == [16, 32]
+
+
+PATTERN = "adam_bs{batch_size}*"
+
+
+@pytest.mark.parametrize("end", ["", "_lr0.1", "-lr0.1", "_2", "-2", "xl", "_x", "lr1", "gpu4", "kfac", "_mean"])
+def test_a_number_ends_where_its_digits_end(end):
+    assert Asked.parse(pattern=PATTERN).in_name(f"adam_bs64{end}") == {"batch_size": "64"}
+
+
+@pytest.mark.parametrize(
+    "end", ["x8", "X8", "×8", "*8", " x 8", "_x8", "^2", "**2", "k", "K", "M_lr0.1", ",096", ".5.2"]
+)
+def test_a_number_that_goes_on_is_refused(end):
+    with pytest.raises(ImportRefused, match="may be another number; write what follows into the pattern"):
+        Asked.parse(pattern=PATTERN).in_name(f"adam_bs2{end}")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "run", "found"),
+    [
+        ("bs{batch_size}x{devices}", "bs2x8", {"batch_size": "2", "devices": "8"}),
+        ("bs{batch_size}k*", "bs2k_lr1", {"batch_size": "2"}),
+        ("{optimizer}_bs{batch_size}", "2nd_order_bs8", {"optimizer": "2nd_order", "batch_size": "8"}),
+        ("bs{batch_size}_lr{lr}*", "bs8_lr1e-3_a", {"batch_size": "8", "lr": "1e-3"}),
+    ],
+)
+def test_what_the_pattern_names_is_not_refused(pattern, run, found):
+    assert Asked.parse(pattern=pattern).in_name(run) == found

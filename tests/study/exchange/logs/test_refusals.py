@@ -76,7 +76,7 @@ REFUSED = {
         "run,step,val/loss\nx_bs8_lr0.1,10,0.9\n",
         {},
     ),
-    "as 'adam_bs2x8' does by a product, a table with the columns run and batch_size": (
+    "as 'adam_bs2x8' does by more than its digits, a table with the columns run and batch_size": (
         "log.csv",
         "run,step,val/loss\nadam_bs2x8,10,0.9\n",
         {},
