@@ -1,7 +1,7 @@
 """Load records of studies from results folders. The file format is the interface: nothing here imports `study`."""
 
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,16 @@ CURVE = ["workload", "optimizer", *GOAL]
 STUDY = ["workload", "optimizer", "batch_size"]
 """The columns that identify a goal, a curve and a study."""
 T = TypeVar("T")
+
+
+def rows_with(table: pd.DataFrame, columns: Sequence[str], values: Sequence[object]) -> pd.DataFrame:
+    """The rows of a table that have these values in these columns; an empty table may lack the columns.
+
+    >>> rows_with(pd.DataFrame({"optimizer": ["sgd", "adam"], "batch_size": 8}), ["optimizer"], ["adam"])
+      optimizer  batch_size
+    1      adam           8
+    """
+    return table[(table[list(columns)] == list(values)).all(axis=1)] if len(table) else table
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.labels import listed, number
-from analysis.load import GOAL, STUDY, StudyData
+from analysis.load import GOAL, STUDY, StudyData, rows_with
 from analysis.question.batch_schedules import COLUMN, Phases, tuned
 
 COUNTED = ["steps_to_result", "examples_to_result", "tuned_steps", "tuned_examples"]
@@ -59,8 +59,8 @@ def _row(row: Mapping[str, Any], study: StudyData, phases: Phases | None, steps:
     mean = row.get("tuned_steps", np.nan)
     seen = phases.examples(round(mean)) if phases and np.isfinite(mean) else np.nan
     alike = {**row, "optimizer": str(study.question["optimizer"])}
-    there = (steps[[*STUDY, *GOAL]] == [alike[key] for key in (*STUDY, *GOAL)]).all(axis=1)
-    beside = next(iter(steps[there].to_dict("records")), None)
+    key = [*STUDY, *GOAL]
+    beside = next(iter(rows_with(steps, key, [alike[name] for name in key]).to_dict("records")), None)
     fewest = np.nan if beside is None else _best(beside)
     return {
         **{key: row[key] for key in (*STUDY, *GOAL, "reached", "steps_to_result", "examples_to_result")},

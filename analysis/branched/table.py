@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.branched.estimate import Excess, critical, excess
 from analysis.labels import listed, number
-from analysis.load import CURVE, GOAL, STUDY, LoadError, StudyData, folders, load_study
+from analysis.load import CURVE, GOAL, STUDY, LoadError, StudyData, folders, load_study, rows_with
 from analysis.noise_scale.table import measured_limits
 from analysis.question.branches import BRANCHED_RESULTS
 from analysis.question.searches import results_in
@@ -213,7 +213,7 @@ def warnings(measured: pd.DataFrame, losses: pd.DataFrame) -> list[str]:
     for key, rows in measured.groupby(TRUNK, sort=False):
         name = f"{key[0]} with {key[1]}, branched from batch size {key[2]:,}"
         still = rows[rows["loss_at_start"] <= (1 + rows["tolerance"]) * rows["loss"]]
-        if len(floor := rows[rows["step"].isin(_of(lower, key)["step"])]):
+        if len(floor := rows[rows["step"].isin(rows_with(lower, TRUNK, key)["step"])]):
             said.append(
                 f"{name}: {_at(floor)} some larger batches end lower than the small one for certain: it is at the "
                 "noise floor of its learning rate, and the answer says more about that than about the batch size."
@@ -239,11 +239,6 @@ def warnings(measured: pd.DataFrame, losses: pd.DataFrame) -> list[str]:
             if some.any():
                 said.append(f"{name}: {_at(rows[some])} {text}.")
     return said
-
-
-def _of(losses: pd.DataFrame, key: Sequence[Any]) -> pd.DataFrame:
-    """The rows of one trunk, rule and window."""
-    return losses[(losses[TRUNK] == list(key)).all(axis=1)]
 
 
 def _at(rows: pd.DataFrame) -> str:

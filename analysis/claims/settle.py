@@ -12,7 +12,7 @@ from analysis.claims.registry import FULL, Judged
 from analysis.claims.statement import CONTRADICTED, SHOWN
 from analysis.estimates.until import trainings
 from analysis.labels import about
-from analysis.load import GOAL, StudyData
+from analysis.load import GOAL, StudyData, rows_with
 from analysis.report.answer.continued import SWEEP, command, seconds_of
 from analysis.report.answer.next_step import next_step, tuned_more
 
@@ -89,7 +89,7 @@ def _next(workload: str, evidence: Evidence, studies: Sequence[StudyData], by_tr
         return Settles(f"{workload}: {more.advice}", command(studies, more.overrides), seconds)
     goal = studies[0].goal
     steps, limits = (
-        table[(table[GOAL] == [goal.metric, goal.threshold]).all(axis=1)].assign(workload=studies[0].workload)
+        rows_with(table, GOAL, [goal.metric, goal.threshold]).assign(workload=studies[0].workload)
         for table in (steps, limits)
     )
     found = next_step(studies, steps, limits, cost)

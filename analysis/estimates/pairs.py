@@ -17,7 +17,7 @@ from scipy.special import bdtr
 
 from analysis.estimates import tuned
 from analysis.intervals import SAWTOOTH, fewest, with_before
-from analysis.load import GOAL
+from analysis.load import GOAL, rows_with
 from analysis.tables.compare import FIXED
 from analysis.tables.scaling import CRITICAL
 
@@ -121,9 +121,7 @@ def measured(names: Mapping[str, object], steps: pd.DataFrame, limits: pd.DataFr
     >>> sorted(found.seeds)[:3], found.free, round(found.critical)
     ([1, 2, 4], 7, 37)
     """
-    curve, mine, again = (
-        frame[(frame[list(names)] == list(names.values())).all(axis=1)] for frame in (steps, limits, runs)
-    )
+    curve, mine, again = (rows_with(table, [*names], [*names.values()]) for table in (steps, limits, runs))
     [bound, critical] = _critical(mine)
     by_seeds = len(curve) and tuned.reads_seeds(curve)
     bounds = [size for size, steps in tuned.points(curve).items() if np.isnan(steps)] if len(curve) else []

@@ -9,7 +9,7 @@ from analysis.estimates.limits import ratio
 from analysis.estimates.pairs import ALL, BEYOND, CONFIGURATIONS, ONE, SEARCHES, UP_TO
 from analysis.intervals import PART
 from analysis.labels import bounded, goal_text, listed
-from analysis.load import GOAL
+from analysis.load import GOAL, rows_with
 from analysis.question.stages import FRESH_SEEDS
 from analysis.tables.compare import FIXED
 from analysis.tables.scaling import CRITICAL
@@ -53,7 +53,7 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer", 
             who = _who(tied, names, len(found) > before, len(tied) == group.groupby(["a", "b"]).ngroups)
             found.append(f"{subject}: {who}, {_visible_by(tied, cure)}.")
         found += [f"{subject}: {_unknown(untold, cure)}."] if untold else []
-        mine = limits[(limits[[FIXED[by], *GOAL]] == [held, metric, threshold]).all(axis=1)]
+        mine = rows_with(limits, [FIXED[by], *GOAL], [held, metric, threshold])
         found += [f"{subject}: {words}" for words in critical(names, mine, by)]
     return found
 

@@ -21,6 +21,7 @@ from analysis.figures.atomic import write_atomically
 from analysis.figures.formats import pdf, png_side_by_side, svg, svg_side_by_side
 from analysis.figures.registry import FIGURES, Drawing
 from analysis.labels import goal_text
+from analysis.load import rows_with
 from analysis.parallel import spread
 from analysis.tables.steps_to_result import points
 
@@ -88,7 +89,7 @@ def _charts(name: str, drawing: Drawing, tables: Tables) -> Iterator[Chart]:
 def _panels(drawing: Drawing, table: pd.DataFrame, tables: Tables) -> Iterator[dict[str, pd.DataFrame]]:
     overlays = {name: tables[name] for name in drawing.overlays if name in tables}
     for key, part in _groups(table, drawing.panel):
-        cut = {name: t[(t[list(drawing.panel)] == list(key)).all(axis=1)] for name, t in overlays.items()}
+        cut = {name: rows_with(t, drawing.panel, key) for name, t in overlays.items()}
         yield {drawing.table: part, **cut}
 
 

@@ -15,6 +15,7 @@ from analysis.branched.table import rule_in_words
 from analysis.figures import canvas
 from analysis.figures.canvas import COLOURS, MARKERS, round_decimals
 from analysis.labels import listed
+from analysis.load import rows_with
 from analysis.noise_scale.table import SHOWN
 from analysis.one_step.estimate import LINEAR, LOG
 from analysis.one_step.table import FORMS
@@ -51,15 +52,15 @@ def noise_scale(ax: Axes, table: pd.DataFrame) -> None:
     title = f"{first['workload']}, batch size {first['batch_size']:,}"
     canvas.heading(ax, title, f"{first['optimizer']}; goal: {canvas.goal(table)}")
     lines: list[Any] = []
-    kinds = [kind for kind in SHOWN if (table[["estimator", "form"]] == list(kind)).all(axis=1).any()]
-    for place, kind in enumerate(kinds):
-        rows = table[(table[["estimator", "form"]] == list(kind)).all(axis=1)]
-        look: Any = {"color": COLOURS[place], "transform": canvas.aside(ax, 4 * (place - (len(kinds) - 1) / 2))}
+    curves = [(label, rows_with(table, ["estimator", "form"], kind)) for kind, label in SHOWN.items()]
+    curves = [(label, rows) for label, rows in curves if len(rows)]
+    for place, (label, rows) in enumerate(curves):
+        look: Any = {"color": COLOURS[place], "transform": canvas.aside(ax, 4 * (place - (len(curves) - 1) / 2))}
         bounded = rows[np.isfinite(rows["high"])]
         lines += ax.plot(
             bounded["examples_seen"],
             bounded["noise_scale"],
-            label=SHOWN[kind],
+            label=label,
             marker=MARKERS[place],
             **canvas.LINE,
             **look,

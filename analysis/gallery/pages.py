@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from analysis.claims.evidence import TABLES, Evidence
+from analysis.claims.evidence import Evidence
 from analysis.claims.registry import Judged
 from analysis.claims.settle import Settles
 from analysis.claims.statement import short
@@ -30,6 +30,7 @@ from analysis.labels import (
     optimizer_text,
     size_text,
 )
+from analysis.load import rows_with
 from analysis.report.answer.finding import finding
 from analysis.report.answer.rows import rows
 from analysis.report.answer.values import GROUP
@@ -111,17 +112,15 @@ def _entry(study: Study) -> list[object]:
 def _answers(evidence: Evidence) -> Iterator[dict[str, Any]]:
     """The answer of each workload and goal, as the first screen of a report has it."""
     for key, _ in evidence.table("steps_to_result").groupby(GROUP, sort=True):
-        mine: dict[str, pd.DataFrame] = {}
-        for name in TABLES:
-            table = evidence.table(name)
-            of_goals = len(table) and set(GROUP) <= set(table)
-            mine[name] = table[(table[GROUP] == list(key)).all(axis=1)] if of_goals else table
-        title, lead = finding(mine["steps_to_result"], mine["scaling"], mine["compare"])
-        found = rows(mine["steps_to_result"], mine["scaling"], mine["trials"])
+        steps, limits, pairs, trials = (
+            rows_with(evidence.table(name), GROUP, key) for name in ("steps_to_result", "scaling", "compare", "trials")
+        )
+        title, lead = finding(steps, limits, pairs)
+        found = rows(steps, limits, trials)
         yield {
             **{"subject": f"{key[0]} to {goal_text(str(key[1]), float(key[2]))}", "title": title, "lead": lead},
             "rows": [[row.optimizer, row.steps, row.critical, row.useful, row.learning_rate] for row in found],
-            "limits": _limits(mine["scaling"]),
+            "limits": _limits(limits),
         }
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.counting import Branch
 from analysis.labels import bounded, listed, number, within
-from analysis.load import CURVE, GOAL, STUDY, LoadError, StudyData
+from analysis.load import CURVE, GOAL, STUDY, LoadError, StudyData, rows_with
 from analysis.noise_scale.estimate import Blocks, noise_scale
 from analysis.tables.scaling import CRITICAL, USEFUL
 
@@ -150,7 +150,7 @@ def measured_limits(curve: Sequence[Any], scaling: pd.DataFrame) -> str:
     >>> measured_limits(["mlp_digits", "none", "val/cross_entropy_error", 0.2], scaling)
     'its steps show no limit to compare it with'
     """
-    mine = scaling[(scaling[CURVE] == list(curve)).all(axis=1)].dropna(subset="estimate").set_index("definition")
+    mine = rows_with(scaling, CURVE, curve).dropna(subset="estimate").set_index("definition")
     known = [
         f"{name} {_limit(mine.loc[definition])}" for definition, name in LIMITS.items() if definition in mine.index
     ]

@@ -18,7 +18,7 @@ from analysis.labels import (
     short_count,
     size_text,
 )
-from analysis.load import CURVE
+from analysis.load import CURVE, rows_with
 from analysis.question.stages import FRESH_SEEDS
 from analysis.rises.shown import rise
 from analysis.tables import fits
@@ -62,7 +62,7 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame, base: float = 0.0) -> l
         if len(reached) < 2:
             found.append(f"{subject}: {_only(curve, reached)}.")
             continue
-        mine = limits[(limits[CURVE] == list(key)).all(axis=1)].set_index("definition")
+        mine = rows_with(limits, CURVE, key).set_index("definition")
         found += [f"{subject}: {_limits(mine, curve, reached, base)}", f"{subject}: {_measured(curve, reached)}"]
     return found
 

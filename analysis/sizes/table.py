@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.labels import listed, number
-from analysis.load import GOAL, LoadError, StudyData
+from analysis.load import GOAL, LoadError, StudyData, rows_with
 from analysis.sizes.fit import PowerLaw, power_law
 from analysis.tables.scaling import CRITICAL, ZHANG
 
@@ -297,7 +297,7 @@ def sentences(table: pd.DataFrame, predicted: pd.DataFrame) -> list[str]:
             f"{row['axis']} to the power {row['exponent']:.3g} ({_between(row['low'], row['high'])}), from "
             f"{row['axis']} {number(row['smallest'])} to {number(row['largest'])}; {row['points']} sizes{out}{shown}."
         )
-        mine = predicted[(predicted[LAW] == [row[name] for name in LAW]).all(axis=1)] if len(predicted) else predicted
+        mine = rows_with(predicted, LAW, [row[name] for name in LAW])
         said += [
             f"At {row['axis']} {number(each['size'])} it predicts {number(each['critical_batch_size'])} "
             f"({number(each['low'])} to {number(each['high'])}){_beyond(each['size'], row)}."

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from analysis.labels import goal_text
-from analysis.load import StudyData
+from analysis.load import StudyData, rows_with
 from analysis.report.answer import infeasible
 from analysis.report.answer.finding import begun, finding
 from analysis.report.answer.next_step import NextStep, next_step
@@ -57,7 +57,7 @@ def answers(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame]) ->
     """
     found = []
     for key, steps in tables["steps_to_result"].groupby(GROUP, sort=False):
-        limits, pairs, trials = (_rows(tables[name], key) for name in ("scaling", "compare", "trials"))
+        limits, pairs, trials = (rows_with(tables[name], GROUP, key) for name in ("scaling", "compare", "trials"))
         cost = tables["cost"][tables["cost"]["workload"] == key[0]]
         mine = [study for study in studies if study.workload == key[0]]
         title, lead = finding(steps, limits, pairs)
@@ -88,7 +88,3 @@ def rows_of(table: pd.DataFrame, answer: Answer) -> pd.DataFrame:
     rows = table[GROUP].itertuples(index=False, name=None)
     mine = [(name, goal_text(*goal)) == (answer.workload, answer.goal) for name, *goal in rows]
     return table[pd.Series(mine, table.index, dtype=bool)]  # a table without rows keeps its columns
-
-
-def _rows(table: pd.DataFrame, key: tuple) -> pd.DataFrame:
-    return table[(table[GROUP] == list(key)).all(axis=1)] if len(table) else table
