@@ -6,13 +6,14 @@ trials, can: it is a quantile of one trial's steps and has an exact interval bet
 Shapes: N feasible trials of one study, R resamples. Steps are infinite where a goal was not reached.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.special import bdtr, betaincinv
 
-from analysis.labels import BOUNDS
+from analysis.labels import BOUNDS, number
 
 RESAMPLES = 2000
 HARMONICS = 200
@@ -176,7 +177,7 @@ def cell_width(steps: Any, before: Any) -> Any:
 
     Arguments:
         steps: at which it was first measured to be met, a number or an array.
-        before: the last measured step before. NaN (unknown) and 0 (steps are only an upper bound, `at_most`) give 0.
+        before: the last measured step before. NaN (unknown) and 0 (none: steps may be `left_censored`) give 0.
 
     >>> [round(cell_width(steps, before), 3) for steps, before in ((110, 100), (20, 19), (22, 20), (20, 0))]
     [0.094, 0.0, 0.081, 0.0]
@@ -236,17 +237,19 @@ def moved_by_grid(steps: np.ndarray, before: np.ndarray) -> float:
     return float(SAWTOOTH * grid_error(width, without_grid(deviation, width)))
 
 
-def at_most(steps: Any, first: Any) -> bool:
-    """True if steps to a goal are only an upper bound: it was met at the first evaluation, after more than one step.
+def left_censored(steps: Any, first: Any = None, before: Any = None) -> Any:
+    """Where steps to a goal are only an upper bound: it was met at the first evaluation, after more than one step.
 
     Arguments:
-        steps: to the goal; NA or infinite if it was not reached.
-        first: the first evaluation; NA if it is unknown.
+        steps: to the goal, a number or an array; NA or infinite if it was not reached.
+        first: the first evaluation; None or NA if it is unknown.
+        before: in the place of `first`, the last measured step before, as in `cell_width`.
 
-    >>> at_most(20, 20), at_most(25, 20), at_most(1, 1), at_most(np.inf, 20), at_most(20, np.nan)
-    (True, False, False, False, False)
+    >>> left_censored(np.array([20, 25, 1, np.inf]), first=20), left_censored(np.array([20, 22]), before=[0, 20])
+    (array([ True, False, False, False]), array([ True, False]))
     """
-    return bool(pd.notna(steps) and pd.notna(first) and 1 < steps <= first)
+    steps, first, before = (np.where(pd.isna(each), np.nan, each).astype(float) for each in (steps, first, before))
+    return (steps > 1) & ((steps <= first) | (before == 0))
 
 
 def with_before(runs: pd.DataFrame) -> np.ndarray:
@@ -261,20 +264,8 @@ def with_before(runs: pd.DataFrame) -> np.ndarray:
     return runs.reindex(columns=["steps", "step_before"]).to_numpy(dtype=float).T
 
 
-def bounded(steps: np.ndarray, before: np.ndarray | float) -> np.ndarray:
-    """Which steps to a goal are only an upper bound [K]: as `at_most`, from the last measured step before.
-
-    Arguments:
-        steps, before: as in `cell_width` [K].
-
-    >>> bounded(np.array([20.0, 22.0, 1.0, np.inf]), np.array([0.0, 20.0, 0.0, np.nan]))
-    array([ True, False, False, False])
-    """
-    return (steps > 1) & (before == 0)
-
-
 def fewest(steps: np.ndarray, before: np.ndarray | float) -> np.ndarray:
-    """The fewest steps at which a goal can have been met: 1 where those measured are only an upper bound.
+    """The fewest steps at which a goal can have been met: 1 where those measured are left-censored.
 
     Arguments:
         steps, before: as in `cell_width` [K].
@@ -282,17 +273,17 @@ def fewest(steps: np.ndarray, before: np.ndarray | float) -> np.ndarray:
     >>> fewest(np.array([20.0, 22.0, np.inf]), np.array([0.0, 20.0, np.nan]))
     array([ 1., 22., inf])
     """
-    return np.where(bounded(steps, before), 1.0, steps)
+    return np.where(left_censored(steps, before=before), 1.0, steps)
 
 
 def median(steps: np.ndarray, before: np.ndarray | float = np.nan) -> float:
     """The median of steps [K] on a log scale: infinite if half or more missed the goal, NaN without any.
 
-    Of an even number that met the goal, the lower median if it is only an upper bound: it bounds a median, where a mean
-    of both would pass for a known one.
+    Of an even number that met the goal, the lower median if it is left-censored: it bounds a median, where a mean of
+    both would pass for a known one.
 
     Arguments:
-        before: the last measured step before each; 0 if the steps are only an upper bound, NaN if it is unknown.
+        before: as in `cell_width`.
 
     >>> median(np.array([100.0, 400.0])), median(np.array([100.0, 100.0, np.inf, np.inf]))
     (200.0, inf)
@@ -302,28 +293,21 @@ def median(steps: np.ndarray, before: np.ndarray | float = np.nan) -> float:
     if not len(steps):
         return np.nan
     middle = np.argsort(steps)[[(len(steps) - 1) // 2, len(steps) // 2]]
-    if bounded(steps, before)[middle[0]] and np.isfinite(steps[middle[1]]):
+    if left_censored(steps, before=before)[middle[0]] and np.isfinite(steps[middle[1]]):
         return float(steps[middle[0]])
     return float(np.sqrt(steps[middle].prod()))
 
 
-def upper_bound(steps: Any, first: Any) -> str:
-    """What is written before steps to a goal: a sign if they are only an upper bound (`at_most`), else nothing.
-
-    >>> upper_bound(20, 20), upper_bound(25, 20)
-    ('≤ ', '')
-    """
-    return BOUNDS["<"] if at_most(steps, first) else ""
-
-
-def bounds(table: pd.DataFrame, steps: pd.Series) -> pd.Series:
-    """`at_most` of each row of a table of steps-to-result; all False for one without the column first_evaluation.
+def steps_text(row: Mapping[str, Any], column: str) -> str:
+    """Steps to a goal as text, with a sign if they are `left_censored`.
 
     Arguments:
-        steps: to the goal, with the index of `table`.
+        row: of a table of steps-to-result.
+        column: `steps_to_result` or `tuned_steps`.
 
-    >>> bounds(pd.DataFrame({"first_evaluation": [20, None]}, dtype="Int64"), pd.Series([20, 20])).tolist()
-    [True, False]
+    >>> row = {"steps_to_result": 20, "tuned_steps": 25.5, "first_evaluation": 20}
+    >>> steps_text(row, "steps_to_result"), steps_text(row, "tuned_steps")
+    ('≤ 20', '25.5')
     """
-    first = table.get("first_evaluation", pd.Series(np.nan, table.index))
-    return pd.Series(list(map(at_most, steps, first)), table.index, dtype=bool)
+    sign = BOUNDS["<"] if left_censored(row[column], row.get("first_evaluation")) else ""
+    return f"{sign}{number(row[column])}"

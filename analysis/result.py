@@ -36,7 +36,7 @@ from analysis import figures
 from analysis.counting import Goal
 from analysis.errors import Refused
 from analysis.figures import canvas
-from analysis.intervals import upper_bound
+from analysis.intervals import steps_text
 from analysis.labels import counted, listed, number
 from analysis.load import CURVE
 from analysis.report.answer import Answer
@@ -247,12 +247,7 @@ def shown(steps: pd.DataFrame) -> pd.DataFrame:
     }
     columns["batch size"] = [f"{size:,}" for size in steps["batch_size"]]
     rows = steps.to_dict("records")
-    columns["steps"] = [
-        f"{upper_bound(row['steps_to_result'], row.get('first_evaluation'))}{row['steps_to_result']:,}"
-        if row["reached"]
-        else "not reached"
-        for row in rows
-    ]
+    columns["steps"] = [steps_text(row, "steps_to_result") if row["reached"] else "not reached" for row in rows]
     if steps["seeds"].any():
         columns["fresh seeds"] = [_with_interval(row) for row in rows]
     if "learning_rate" in steps:
@@ -266,7 +261,7 @@ def _with_interval(row: Mapping[str, Any]) -> str:
     if row["tuned_steps"] == float("inf"):
         return f"{row['missed']} of {row['seeds']} missed"
     interval = "" if pd.isna(row["tuned_low"]) else f" ({number(row['tuned_low'])} to {number(row['tuned_high'])})"
-    return f"{upper_bound(row['tuned_steps'], row.get('first_evaluation'))}{number(row['tuned_steps'])}{interval}"
+    return f"{steps_text(row, 'tuned_steps')}{interval}"
 
 
 def _new_figure(panels: int) -> Figure:

@@ -13,7 +13,7 @@ from analysis.load import StudyData
 from analysis.tables import steps_to_result
 
 KNOWN, FEW_TRIALS, FEW_RUNS, ADAPTIVE = "known", "few trials", "few runs", "adaptive search"
-FEW_SEEDS, AT_ONCE = "few seeds", "first evaluation"
+FEW_SEEDS, LEFT_CENSORED = "few seeds", "first evaluation"
 """How a batch size compares with the best: by an interval, or why there is none."""
 
 
@@ -55,8 +55,8 @@ def _by_seeds(steps: pd.DataFrame, best: int) -> dict[int, Compared]:
             half = tuned.half_width(np.hypot(errors[size], errors[best]), tuned.NORMAL)
             found[size] = Compared(float(taken / points[best] * np.exp(-half)), KNOWN)
         else:
-            at_once = np.isnan(taken) or np.isnan(points[best])
-            found[size] = Compared(0.0, AT_ONCE if at_once else FEW_SEEDS)
+            censored = np.isnan(taken) or np.isnan(points[best])
+            found[size] = Compared(0.0, LEFT_CENSORED if censored else FEW_SEEDS)
     return found
 
 

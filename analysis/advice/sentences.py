@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.advice.comparisons import ADAPTIVE, AT_ONCE, FEW_RUNS, FEW_SEEDS, FEW_TRIALS, KNOWN
+from analysis.advice.comparisons import ADAPTIVE, FEW_RUNS, FEW_SEEDS, FEW_TRIALS, KNOWN, LEFT_CENSORED
 from analysis.advice.splits import HOUR, Machine, able, ranked
 from analysis.advice.step_times import StepTimes
 from analysis.estimates.tuned import SEEDS, reads_seeds
@@ -26,7 +26,7 @@ NOT_KNOWN = {
     FEW_RUNS: (f"fewer than {PART} runs have no interval", "import more runs"),
     ADAPTIVE: ("adaptive searches have no interval", f"sweep again with fresh seeds ({FRESH_SEEDS})"),
     FEW_SEEDS: ("one fresh seed has no interval", f"sweep again with more ({FRESH_SEEDS})"),
-    AT_ONCE: ("steps to the first evaluation are upper bounds", "lower evaluation.first in another results=DIR"),
+    LEFT_CENSORED: ("steps to the first evaluation are upper bounds", "lower evaluation.first in another results=DIR"),
 }
 """Why nothing shows whether a batch size is slower than the fastest, and what to run."""
 
@@ -258,10 +258,10 @@ def _on_steps(found: pd.DataFrame, studies: Sequence[StudyData]) -> Iterable[str
     learned = [study.batch_size for study in studies if not study.independent and not by_seeds]
     if learned:
         yield f"Adaptive searches, at {batch_sizes(learned)}, give no confidence interval."
-    early = each.loc[each["at_once"], "batch_size"]
-    if len(early):
-        yield f"At {batch_sizes(early)} the goal was met at the first evaluation: the steps are upper bounds."
-    open_above = each[each["reached"] & np.isinf(each["steps_high"]) & ~each["batch_size"].isin([*learned, *early])]
+    censored = each.loc[each["at_once"], "batch_size"]
+    if len(censored):
+        yield f"At {batch_sizes(censored)} the goal was met at the first evaluation: the steps are upper bounds."
+    open_above = each[each["reached"] & np.isinf(each["steps_high"]) & ~each["batch_size"].isin([*learned, *censored])]
     if len(open_above):
         few = "Too few fresh seeds" if by_seeds else "Too few trials, or too few that reached the goal,"
         yield f"{few} for an upper bound of the steps at {batch_sizes(open_above['batch_size'])}."

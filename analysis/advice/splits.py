@@ -18,7 +18,7 @@ from analysis.advice.comparisons import Compared, compared
 from analysis.advice.step_times import AdviceError, StepTimes
 from analysis.counting import Goal
 from analysis.estimates import tuned
-from analysis.intervals import bounds
+from analysis.intervals import left_censored
 from analysis.load import CURVE, GOAL, STUDY, StudyData
 from analysis.tables import steps_to_result
 from analysis.units import TOKENS
@@ -111,7 +111,7 @@ def table(
         A row for each (batch_size, devices, per_device_batch, accumulation_steps), with workload, optimizer and goal
         (and tokens_per_example, if the workload has it): reached, steps (infinite if it was not) with their 95 %
         interval steps_low and steps_high, read_from (`fresh seeds`, if all batch sizes that reached the goal have some,
-        or `search`: S(B), and S_n's interval), at_once (the steps are only an upper bound), seconds_per_step and its
+        or `search`: S(B), and S_n's interval), at_once (the steps are left-censored), seconds_per_step and its
         bound (`<`: an upper bound, below the timed sizes; `>`: a lower bound), seconds to the goal with seconds_low and
         seconds_high, device_hours, cost (NaN without a price), fits (the per-device batch is at most Machine.largest),
         fastest and cheapest (one row each, among those that `able` keeps), shown_slower (than the fastest, by more than
@@ -167,13 +167,12 @@ def _of_curve(steps: pd.DataFrame) -> pd.DataFrame:
     """Columns shared by all splits of a batch size."""
     by_seeds = tuned.reads_seeds(steps)
     taken = steps["tuned_steps" if by_seeds else "steps_to_result"].astype("Float64").astype(float).fillna(np.inf)
-    ends = {"steps_low": steps["low"], "steps_high": steps["high"]}
-    if by_seeds:
-        ends = {f"steps_{end}": steps[f"optimum_{end}"].fillna(steps[f"tuned_{end}"]) for end in ("low", "high")}
+    low, high = tuned.interval(steps) if by_seeds else (steps["low"], steps["high"])
     tokens = [TOKENS] if TOKENS in steps else []
+    censored = left_censored(taken, steps.get("first_evaluation"))
     kept = steps[[*CURVE, "batch_size", *tokens, "train_steps", "read_from"]]
-    interval = {"steps_low": ends["steps_low"].fillna(0), "steps_high": ends["steps_high"].fillna(np.inf)}
-    return kept.assign(reached=np.isfinite(taken), steps=taken, **interval, at_once=bounds(steps, taken))
+    interval = {"steps_low": np.where(pd.isna(low), 0, low), "steps_high": np.where(pd.isna(high), np.inf, high)}
+    return kept.assign(reached=np.isfinite(taken), steps=taken, **interval, at_once=censored)
 
 
 def _timed(found: pd.DataFrame, machine: Machine) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.counting import COMPLETE, INCOMPLETE
 from analysis.estimates.tuned import half_width
-from analysis.intervals import bounded, moved_by_grid, with_before
+from analysis.intervals import left_censored, moved_by_grid, with_before
 from analysis.labels import counted, listed, number
 from analysis.load import GOAL, STUDY, StudyData, folders, load_study
 from analysis.question.branches import VERIFIED, VERIFIED_RESULTS
@@ -127,7 +127,7 @@ def _of_seeds(study: StudyData) -> pd.DataFrame:
 
 
 def known_steps(arm: pd.DataFrame) -> np.ndarray:
-    """The steps of each seed [S]; NaN where they are only an upper bound.
+    """The steps of each seed [S]; NaN where they are left-censored.
 
     Arguments:
         arm: the columns steps and step_before.
@@ -136,7 +136,7 @@ def known_steps(arm: pd.DataFrame) -> np.ndarray:
     [nan, 22.0]
     """
     steps, before = with_before(arm)
-    return np.where(bounded(steps, before), np.nan, steps)
+    return np.where(left_censored(steps, before=before), np.nan, steps)
 
 
 def _paired(differences: np.ndarray, by_grid: float = 0.0) -> tuple[float, float, float]:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.counting import COMPLETE
 from analysis.estimates import limits, tuned
-from analysis.intervals import at_most
+from analysis.intervals import left_censored
 from analysis.labels import bounded, curve_text, goal_text, interval_text, listed
 from analysis.load import CURVE, GOAL, STUDY, StudyData
 from analysis.tables.scaling import CRITICAL
@@ -52,8 +52,8 @@ class Errors(NamedTuple):
         (21, 61)
         """
         below = np.flatnonzero(self.errors < threshold)
-        steps = int(self.steps[below[0]]) if below.size else None
-        return None if steps is None or at_most(steps, self.steps[0]) else steps
+        steps = self.steps[below[0]] if below.size else np.inf
+        return None if np.isinf(steps) or left_censored(steps, self.steps[0]) else int(steps)
 
     def reached(self, threshold: float) -> int:
         """The number of trials whose error fell below the threshold.

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates import convex, tuned
-from analysis.intervals import bounds, quotient
+from analysis.intervals import left_censored, quotient
 from analysis.load import CURVE
 from analysis.tables import fits
 from analysis.tables.scaling import Limit, critical_batch_sizes
@@ -119,8 +119,10 @@ def fitted(steps: pd.DataFrame) -> pd.DataFrame:
         tuned.SEEDS: seeds.assign(steps_to_result=seeds["tuned_steps"], reached=reached),
         tuned.SEARCH: steps.assign(reached=steps["reached"].astype(bool)),
     }
-    known = {name: rows[~bounds(rows, rows["steps_to_result"])] for name, rows in through.items()}
-    each = [fits.table(points).assign(read_from=name) for name, points in known.items()]
+    each = [
+        fits.table(rows[~left_censored(rows["steps_to_result"], rows.get("first_evaluation"))]).assign(read_from=name)
+        for name, rows in through.items()
+    ]
     found = pd.concat([table for table in each if len(table)] or each)
     order = {key: number for number, key in enumerate(steps.groupby(CURVE, sort=False).groups)}
     keys = pd.Series([order[key] for key in found[CURVE].itertuples(index=False, name=None)], found.index, dtype=int)

@@ -1,8 +1,8 @@
 """Compare pairs of curves by fresh seeds, from the strongest statement to the weakest; every row is one statement.
 
 Equal numbers are equal seeds, so steps are compared seed by seed: d is the log of the steps of b over those of a. Where
-d > 0, a needs fewer steps. Where the first evaluation met the goal, steps are only an upper bound, and d lies somewhere
-between two ends. Definitions: docs/methods.md.
+d > 0, a needs fewer steps. Left-censored steps are only an upper bound, so d lies somewhere between two ends.
+Definitions: docs/methods.md.
 
 Shapes: K seeds that both curves have at a batch size, n batch sizes. Steps are infinite where the goal was missed.
 """
@@ -35,7 +35,7 @@ class Measured(NamedTuple):
 
     Attributes:
         seeds: batch size -> by number of the seed, the ends `least` and `most` of the steps of the tuned configuration,
-            which are equal if the steps are known; without those batch sizes whose median is only an upper bound.
+            which are equal if the steps are known; without those batch sizes whose median is left-censored.
         residual_sd, free: scatter about the constrained curve and its degrees of freedom; NaN if unknown.
         critical: the critical batch size by McCandlish et al.; NaN unless it is inside the measured range.
         smaller_up_to: the largest critical batch size of another curve that is the smaller of the two: the
@@ -124,9 +124,9 @@ def measured(names: Mapping[str, object], steps: pd.DataFrame, limits: pd.DataFr
     curve, mine, again = (rows_with(table, [*names], [*names.values()]) for table in (steps, limits, runs))
     [bound, critical] = _critical(mine)
     by_seeds = len(curve) and tuned.reads_seeds(curve)
-    bounds = [size for size, steps in tuned.points(curve).items() if np.isnan(steps)] if len(curve) else []
+    censored = [size for size, steps in tuned.points(curve).items() if np.isnan(steps)] if len(curve) else []
     return Measured(
-        {int(size): ends(part) for size, part in again[~again["batch_size"].isin(bounds)].groupby("batch_size")},
+        {int(size): ends(part) for size, part in again[~again["batch_size"].isin(censored)].groupby("batch_size")},
         float(curve["residual_sd"].iloc[0]) if by_seeds else np.nan,
         int(curve["curve_steps"].notna().sum()) - tuned.SPENT,
         critical if bound == "=" else np.nan,
@@ -287,7 +287,7 @@ def sign_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, 
 def _tuned(paired: Mapping[int, np.ndarray], size: int, a: Measured, b: Measured, confidence: float) -> Interval:
     """The mean of d at one batch size, with the noise of seeds, the scatter of both curves and the evaluation grid.
 
-    The median with its larger error takes the place of the mean if the steps of a seed are an upper bound, wider by
+    The median with its larger error takes the place of the mean if the steps of a seed are left-censored, wider by
     how far it may be off. NaN if a seed missed the goal, or if a scatter is unknown. Student's t has the degrees of
     freedom of the largest term.
     """

@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from analysis.estimates import convex
-from analysis.intervals import bounded, bounds, cell_width, grid_error, median, with_before, without_grid
+from analysis.intervals import cell_width, grid_error, left_censored, median, with_before, without_grid
 from analysis.load import CURVE, GOAL, STUDY
 from analysis.tables import fits
 
@@ -50,11 +50,11 @@ def table(steps: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         intervals: tuned_low and tuned_high hold the steps of this configuration, optimum_low and optimum_high those of
         a perfectly tuned one, up to what all batch sizes fall short by; luck, tuned_steps / steps_to_result; tuned_for,
         the goal that the configuration was tuned for if it is not this one (else None); and curve_steps, the
-        constrained curve (`analysis.estimates.convex`; NaN if the goal was missed). Steps that are only an upper bound
-        (`analysis.intervals.at_most`) have no intervals and no part in the curve, and grid_error is the standard error
-        of log tuned_steps, or without fresh seeds of log steps_to_result, that the steps between evaluations leave
-        (`analysis.intervals.grid_error`; NaN if the goal was missed). Of a curve: seed_sd, the standard deviation of
-        log steps over seeds, pooled over the batch sizes where no seed's steps are such a bound; residual_sd, the
+        constrained curve (`analysis.estimates.convex`; NaN if the goal was missed). Left-censored steps
+        (`analysis.intervals.left_censored`) have no intervals and no part in the curve. grid_error is the standard
+        error of log tuned_steps, or without fresh seeds of log steps_to_result, that the steps between evaluations
+        leave (`analysis.intervals.grid_error`; NaN if the goal was missed). Of a curve: seed_sd, the standard deviation
+        of log steps over seeds, pooled over the batch sizes where no seed's steps are left-censored; residual_sd, the
         scatter of the log estimates about the curve (NaN with fewer than six batch sizes); read_from, the points that
         the curve runs through: `fresh seeds` if all batch sizes that reached the goal have some, else `search`.
 
@@ -80,15 +80,16 @@ def _curve(curve: pd.DataFrame, runs: Sequence[np.ndarray]) -> dict[str, Any]:
     counts = np.array([len(each) for each in seeds])
     missed = np.array([int(np.isinf(each).sum()) for each in seeds])
     tuned = np.array([median(*each) for each in runs])
-    unknown = bounds(curve, pd.Series(tuned, curve.index)).to_numpy()
-    seed_sd, free = pooled([each[0] for each in runs if not bounded(*each).any()])
+    first = curve.get("first_evaluation")
+    censored = left_censored(tuned, first)
+    seed_sd, free = pooled([each[0] for each in runs if not left_censored(each[0], before=each[1]).any()])
     with np.errstate(divide="ignore", invalid="ignore"):
-        by_seed = np.where(np.isfinite(tuned) & ~unknown, MEDIAN * seed_sd / np.sqrt(counts - missed), np.nan)
+        by_seed = np.where(np.isfinite(tuned) & ~censored, MEDIAN * seed_sd / np.sqrt(counts - missed), np.nan)
     of_search = curve["steps_to_result"].astype("float64").to_numpy()
     by_seeds = bool(counts.any() and counts[np.isfinite(of_search)].all())
     grid = np.where(counts > 0, _of_seeds(runs, seed_sd), _of_search(curve))
     points = np.where(np.isfinite(tuned), tuned, np.nan) if by_seeds else of_search
-    points = np.where(bounds(curve, pd.Series(points, curve.index)), np.nan, points)
+    points = np.where(left_censored(points, first), np.nan, points)
     fitted, residual_sd = _constrained(curve["batch_size"].to_numpy(dtype=float), points)
     own = np.hypot(half_width(by_seed, free), half_width(grid, NORMAL))
     by_residual = half_width(residual_sd, int(np.isfinite(points).sum()) - SPENT) if by_seeds else np.nan
@@ -98,7 +99,7 @@ def _curve(curve: pd.DataFrame, runs: Sequence[np.ndarray]) -> dict[str, Any]:
         "missed": missed,
         "tuned_steps": tuned,
         **dict(zip(("tuned_low", "tuned_high"), _around(tuned, own), strict=True)),
-        **dict(zip(("optimum_low", "optimum_high"), _around(np.where(unknown, np.nan, tuned), optimum), strict=True)),
+        **dict(zip(("optimum_low", "optimum_high"), _around(np.where(censored, np.nan, tuned), optimum), strict=True)),
         "luck": np.where(np.isfinite(tuned), tuned / of_search, np.nan),
         "seed_sd": seed_sd,
         "residual_sd": residual_sd,
@@ -186,9 +187,25 @@ def reads_seeds(rows: pd.DataFrame) -> bool:
     return bool((rows["read_from"] == SEEDS).all())
 
 
+def interval(rows: Any) -> tuple[Any, Any]:
+    """(low, high): the steps of a perfectly tuned configuration, or where they are unknown those of the tuned one.
+
+    Arguments:
+        rows: of `table`, a frame or a single row; ends of intervals that it lacks are NaN.
+
+    >>> rows = {"optimum_low": [9, np.nan], "optimum_high": [16, np.nan], "tuned_low": 10, "tuned_high": 15}
+    >>> interval(pd.DataFrame(rows))
+    (array([ 9., 10.]), array([16., 15.]))
+    """
+    low, high = (
+        np.where(pd.isna(optimum := rows.get(f"optimum_{end}", np.nan)), rows.get(f"tuned_{end}", np.nan), optimum)
+        for end in ("low", "high")
+    )
+    return low, high
+
+
 def points(curve: pd.DataFrame) -> dict[int, float]:
-    """Batch size -> the steps that the curve is fitted to; infinite if the goal was missed, NaN if they are only an
-    upper bound (`analysis.intervals.at_most`).
+    """Batch size -> the steps that the curve is fitted to; infinite if the goal was missed, NaN if left-censored.
 
     Arguments:
         curve: the rows of one curve, from `table`.
@@ -199,7 +216,7 @@ def points(curve: pd.DataFrame) -> dict[int, float]:
     21.0
     """
     steps = curve["tuned_steps" if reads_seeds(curve) else "steps_to_result"].astype("float64").fillna(np.inf)
-    steps = steps.mask(bounds(curve, steps))
+    steps = steps.mask(left_censored(steps, curve.get("first_evaluation")))
     return dict(zip(curve["batch_size"].tolist(), steps.tolist(), strict=True))
 
 
@@ -219,8 +236,7 @@ def log_errors(curve: pd.DataFrame) -> dict[int, float]:
     0.097
     """
     if reads_seeds(curve):
-        high = curve["optimum_high"].fillna(curve["tuned_high"])
-        of_points = np.log(high / curve["tuned_steps"])
+        of_points = np.log(interval(curve)[1] / curve["tuned_steps"])
     else:
         of_points = half_width(curve["residual_sd"], int(curve["curve_steps"].notna().sum()) - SPENT)
         if of_points.notna().any():  # where batch sizes lie far apart, the curve goes through all points

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.estimates import pairs, split
-from analysis.intervals import bounds
+from analysis.estimates import pairs, split, tuned
+from analysis.intervals import left_censored
 from analysis.load import CURVE, GOAL
 from analysis.question.stages import REFINE, STAGE, ends
 from analysis.question.until import FACTOR, Until
@@ -33,13 +33,12 @@ def widest(until: Until, steps: pd.DataFrame, statements: pd.DataFrame) -> float
         rows = statements[statements["kind"] == pairs.ALL]
         compared = statements[["workload", "a", "b", *GOAL]].drop_duplicates()
         known = len(rows) == len(compared) > 0
-        return _half(rows["low"], rows["high"]) if known else np.inf
+        return _half(rows["low"].to_numpy(float), rows["high"].to_numpy(float)) if known else np.inf
     tuned_steps = steps["tuned_steps"].astype(float)
-    known = steps[np.isfinite(tuned_steps) & ~bounds(steps, tuned_steps)]
+    known = steps[np.isfinite(tuned_steps) & ~left_censored(tuned_steps, steps.get("first_evaluation"))]
     if known.empty:
         return np.inf
-    low, high = (known[f"optimum_{end}"].fillna(known[f"tuned_{end}"]) for end in ("low", "high"))
-    return _half(low, high)
+    return _half(*tuned.interval(known))
 
 
 def more(search: Mapping[str, Any], steps: pd.DataFrame) -> dict[str, int]:
@@ -92,8 +91,8 @@ def override(sampler: str, key: str, value: int) -> tuple[str, int]:
     return f"search.{'confirm' if key == 'reruns' and sampler == REFINE else key}", value
 
 
-def _half(low: pd.Series, high: pd.Series) -> float:
+def _half(low: np.ndarray, high: np.ndarray) -> float:
     """The largest factor from the middle to an end of these intervals."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        factors = np.sqrt(high.to_numpy(dtype=float) / low.to_numpy(dtype=float))
+        factors = np.sqrt(high / low)
     return float(np.inf if np.isnan(factors).any() else factors.max())

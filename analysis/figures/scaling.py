@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.estimates.tuned import SEEDS, nothing_feasible
+from analysis.estimates.tuned import SEEDS, interval, nothing_feasible
 from analysis.figures import canvas
 from analysis.figures.canvas import MUTED, goal, heading, powers_of_two, round_decimals
-from analysis.intervals import bounds
+from analysis.intervals import left_censored
 from analysis.labels import BOUNDS, goal_text, number, size_text
 from analysis.load import GOAL
 from analysis.question.stages import REFINE
@@ -20,7 +20,7 @@ from analysis.tables.scaling import CRITICAL, USEFUL
 from analysis.tables.scaling import PERFECT as PROPORTIONAL
 
 NOT_REACHED, INFEASIBLE, PERFECT = "not reached in budget", "no feasible trial", "perfect scaling"
-AT_MOST = "met at the first evaluation, perhaps earlier"
+LEFT_CENSORED = "met at the first evaluation, perhaps earlier"
 INTERVAL, OPTIMUM, OF_SEEDS = "best of N/4 trials, 95 %", "tuned optimum, 95 %", "noise of seeds, 95 %"
 CURVE, FEWEST = "convex curve", "fewest steps of the search"
 MODEL, TUNED_FOR = "minimum of the model", "tuned for"
@@ -128,26 +128,25 @@ def points(table: pd.DataFrame) -> pd.Series:
 
 
 def _shown(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with y (steps; NaN if the goal was missed, or they are only an upper bound), bound (whether they are)
+    """The table with y (steps; NaN if the goal was missed, or they are left-censored), left_censored (whether they are)
     and all (steps; the budget if the goal was missed)."""
     steps = table["steps_to_result"].astype("Float64").where(table["reached"].astype(bool)).astype("float64")
     if "read_from" in table:
         tuned = table["tuned_steps"].astype("float64")
         steps = steps.where(table["read_from"] != SEEDS, tuned.where(np.isfinite(tuned)))
-    bound = bounds(table, steps)
-    return table.assign(y=steps.mask(bound), bound=bound, all=steps.fillna(table["train_steps"]))
+    censored = left_censored(steps, table.get("first_evaluation"))
+    return table.assign(y=steps.mask(censored), left_censored=censored, all=steps.fillna(table["train_steps"]))
 
 
 def _costs(table: pd.DataFrame, each: pd.Series) -> pd.DataFrame:
-    """Add what is drawn: y, bound and all; fewest, curve and model; low and high, and interval: what these two hold."""
+    """Add what is drawn: the columns of `_shown`; fewest, curve and model; low, high and interval (what they hold)."""
     table = _shown(table)
     by_seeds = table.get("read_from", pd.Series(None, table.index)) == SEEDS
-    of_optimum = table["optimum_low"].notna() if "optimum_low" in table else pd.Series(False, table.index)
+    of_optimum = pd.notna(table.get("optimum_low", np.nan))
     ends = {}
-    for end, tuned in (("low", "optimum_low"), ("high", "optimum_high")):
-        own = table[tuned].fillna(table[tuned.replace("optimum", "tuned")]) if tuned in table else np.nan
-        of_search = table[end].astype("float64") if end in table else pd.Series(np.nan, table.index)
-        ends[end] = of_search.where(~by_seeds, own).where(table["y"].notna()) * each
+    for end, of_seeds in zip(("low", "high"), interval(table), strict=True):
+        of_search = pd.Series(table.get(end), table.index, dtype="float64")
+        ends[end] = of_search.where(~by_seeds, of_seeds).where(table["y"].notna()) * each
     return table.assign(
         y=table["y"] * each,
         all=table["all"] * each,
@@ -196,12 +195,12 @@ def _mark_unknown(ax: Axes, rows: pd.DataFrame, colour: Any) -> dict[str, Any]:
     """Mark unconnected batch sizes without known steps: at the budget if they missed the goal or no trial was feasible,
     at the first evaluation if they met it there. Returns notes if there are any."""
     notes: dict[str, Any] = {}
-    bound = rows["bound"].astype(bool)
-    hopeless = ~bound & np.array([nothing_feasible(row) for row in rows.to_dict("records")], dtype=bool)
+    censored = rows["left_censored"].astype(bool)
+    hopeless = ~censored & np.array([nothing_feasible(row) for row in rows.to_dict("records")], dtype=bool)
     for marked, label, look in (
-        (~bound & ~hopeless, NOT_REACHED, canvas.OPEN),
+        (~censored & ~hopeless, NOT_REACHED, canvas.OPEN),
         (hopeless, INFEASIBLE, {**canvas.OPEN, "marker": "x"}),
-        (bound, AT_MOST, {**canvas.OPEN, "marker": "v"}),
+        (censored, LEFT_CENSORED, {**canvas.OPEN, "marker": "v"}),
     ):
         for points, unknown in rows[marked & rows["y"].isna()].groupby(rows.get("beside", 0.0 * rows["all"])):
             place: Any = {"color": colour, "label": label, "zorder": 4, "transform": canvas.aside(ax, float(points))}

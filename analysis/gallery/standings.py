@@ -107,16 +107,13 @@ def _fewest(evidence: Evidence, group: Sequence[Curve]) -> Iterator[dict[str, ob
         points = tuned.points(curve.steps)
         for row in curve.steps.to_dict("records"):
             size = int(row["batch_size"])
-            ends = [
-                row[f"optimum_{end}"] if pd.notna(row[f"optimum_{end}"]) else row[f"tuned_{end}"]
-                for end in ("low", "high")
-            ]
-            bounded = np.isnan(points[size])
+            low, high = map(float, tuned.interval(row))
+            censored = np.isnan(points[size])
             steps = row["tuned_steps" if row["read_from"] == tuned.SEEDS else "steps_to_result"]
             leads = points[size] != np.inf and (size, curve.optimizer) not in beaten
-            names = {**_names(curve), "batch_size": size, "steps": float(steps) if bounded else points[size]}
-            names["bound"] = "<" if bounded else "="
-            yield {**names, "low": ends[0], "high": ends[1], "leads": bool(leads)}
+            names = {**_names(curve), "batch_size": size, "steps": float(steps) if censored else points[size]}
+            names["bound"] = "<" if censored else "="
+            yield {**names, "low": low, "high": high, "leads": bool(leads)}
 
 
 def _beaten(evidence: Evidence, group: Sequence[Curve]) -> set[tuple[int, str]]:

@@ -68,14 +68,14 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame, base: float = 0.0) -> l
 
 
 def _only(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
-    early = [size for size, steps in tuned.points(curve).items() if np.isnan(steps)]
-    if reached.empty and early:
+    censored = [size for size, steps in tuned.points(curve).items() if np.isnan(steps)]
+    if reached.empty and censored:
         return "the goal was met at the first evaluation, perhaps earlier, so the steps are only upper bounds"
     if reached.empty:
         return "no batch size reached the goal"
     [(size, steps)] = tuned.points(reached).items()
-    if early:
-        first = f"at {listed(early)} at the first evaluation, perhaps earlier"
+    if censored:
+        first = f"at {listed(censored)} at the first evaluation, perhaps earlier"
         return f"reached at batch size {size:,} in {number(steps)} steps, and {first}"
     return f"reached at batch size {size:,} alone, in {number(steps)} steps"
 
@@ -184,8 +184,8 @@ def _measured(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
     ]
     said += _with_seeds(curve, reached) if by_seeds else [_without_seeds(reached, curve["stopping"].eq(RECORDED).all())]
     points = tuned.points(curve)
-    if bounds := [size for size, found in points.items() if np.isnan(found)]:
-        said.append(f"Left out: at {batch_sizes(bounds)} the goal was met at the first evaluation, perhaps earlier.")
+    if censored := [size for size, found in points.items() if np.isnan(found)]:
+        said.append(f"Left out: at {batch_sizes(censored)} the goal was met at the first evaluation, perhaps earlier.")
     said += [
         f"Batch size {size:,} lies {ratio if ratio > 1 else 1 / ratio:.2g} times {'above' if ratio > 1 else 'below'} "
         "the curve, more than three standard errors."

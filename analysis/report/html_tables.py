@@ -12,7 +12,7 @@ from analysis.estimates.limits import COLUMNS as LIMIT_COLUMNS
 from analysis.estimates.limits import IN_TOKENS
 from analysis.estimates.pairs import NUMBERS, SEARCHES
 from analysis.estimates.tuned import COLUMNS as ESTIMATES
-from analysis.intervals import bounds
+from analysis.intervals import left_censored
 from analysis.labels import BOUNDS, column_text, duration, listed, number, value_text, within
 from analysis.load import STUDY
 from analysis.one_step import table as one_step
@@ -293,10 +293,10 @@ def _steps_shown(steps: pd.DataFrame) -> pd.DataFrame:
         steps.insert(at, "median best of N/4 trials", pd.Series(sure, steps.index, dtype=object))
     if "tuned_steps" in steps:
         steps = _estimates_shown(steps)
-    pairs = zip(steps["steps_to_result"], steps["reached"], bounds(steps, steps["steps_to_result"]), strict=True)
+    censored = left_censored(steps["steps_to_result"], steps.get("first_evaluation"))
     cells = [
-        Cell("not reached", np.inf) if not reached else Cell(f"{BOUNDS['<']}{value:,}", value) if bound else value
-        for value, reached, bound in pairs
+        Cell("not reached", np.inf) if not reached else Cell(f"{BOUNDS['<']}{value:,}", value) if is_bound else value
+        for value, reached, is_bound in zip(steps["steps_to_result"], steps["reached"], censored, strict=True)
     ]
     dropped = [name for name in ("reached", "first_evaluation") if name in steps]
     return steps.assign(steps_to_result=pd.Series(cells, steps.index, dtype=object)).drop(columns=dropped)
@@ -306,8 +306,9 @@ def _estimates_shown(steps: pd.DataFrame) -> pd.DataFrame:
     """The estimates beside S(B): each with its interval as one cell."""
     rows = {name: steps[name] if name in steps else pd.Series(np.nan, steps.index) for name in ESTIMATES}
     own, optimum = ([rows[name] for name in names] for names in (TUNED, ("tuned_steps", *OPTIMUM)))
+    censored = left_censored(own[0], steps.get("first_evaluation"))
     columns: dict[str, Any] = {
-        "tuned, fresh seeds": [_between(*row) for row in zip(*own, bounds(steps, own[0]), strict=True)],
+        "tuned, fresh seeds": [_between(*row) for row in zip(*own, censored, strict=True)],
         "tuned optimum, 95 %": [
             None if pd.isna(low) or np.isinf(value) else Cell(within(low, high).translate(UNBROKEN), low)
             for value, low, high in zip(*optimum, strict=True)
@@ -326,11 +327,11 @@ def _estimates_shown(steps: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([steps.iloc[:, :at], made, steps.iloc[:, at:]], axis=1)
 
 
-def _between(value: float, low: float, high: float, bound: bool) -> Cell | None:
+def _between(value: float, low: float, high: float, censored: bool) -> Cell | None:
     if pd.isna(value):
         return None
     interval = "" if pd.isna(low) else f" ({number(low)} to {number(high)})"
-    shown = f"{BOUNDS['<'] if bound else ''}{number(value)}{interval}"
+    shown = f"{BOUNDS['<'] if censored else ''}{number(value)}{interval}"
     return Cell("not reached" if np.isinf(value) else shown, value)
 
 

@@ -14,7 +14,7 @@ from analysis.counting import Goal
 from analysis.intervals import cell_width, ratios
 from analysis.load import GOAL, StudyData
 from analysis.tables import relative
-from analysis.tables.steps_to_result import answerable, feasible_steps, met_at_once, row
+from analysis.tables.steps_to_result import answerable, feasible_steps, is_left_censored, row
 
 FIXED = {"optimizer": "workload", "workload": "optimizer"}
 """The column in which two curves differ -> the column that they share."""
@@ -27,14 +27,14 @@ class _Search(NamedTuple):
         steps: of its feasible trials [N], infinite if not reached.
         censored_at: the fewest steps at which a trial ended without the goal.
         cell: the width on log steps of the cell of the evaluation grid in which the best trial met the goal.
-        bound: whether the fewest steps are only an upper bound.
+        left_censored: whether the fewest steps are only an upper bound.
         drawn: whether the trials were drawn independently.
     """
 
     steps: np.ndarray
     censored_at: float
     cell: float
-    bound: bool
+    left_censored: bool
     drawn: bool
 
 
@@ -69,7 +69,7 @@ def table(
         curve = curves.setdefault((held, goal.metric, goal.threshold), {}).setdefault(name, {})
         found = row(study, goal)
         cell = cell_width(found["steps_to_result"], found["step_before"]) if found["reached"] else 0.0
-        known = found["censored_at"], cell, met_at_once(study, goal), study.independent
+        known = found["censored_at"], cell, is_left_censored(study, goal), study.independent
         curve[study.batch_size] = _Search(feasible_steps(study, goal), *known)
     related = relative.related(studies) if by == "workload" else None
     rows = []
@@ -83,7 +83,7 @@ def table(
 
 
 def _ratio(one: _Search, other: _Search, seed: tuple[int, int]) -> tuple[float, float, float]:
-    if one.bound or other.bound:
+    if one.left_censored or other.left_censored:
         return np.nan, np.nan, np.nan
     ends = (one.censored_at, other.censored_at), (one.cell, other.cell)
     ratio, low, high = speed_up(one.steps, other.steps, seed, *ends)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from analysis.intervals import bounds
+from analysis.intervals import left_censored
 from analysis.load import GOAL, StudyData
 
 SUBSETS = "_subsets"
@@ -136,7 +136,7 @@ def table(steps: pd.DataFrame, made_of: pd.DataFrame, norm: int | None = None) -
 
 def _normalised(group: pd.DataFrame, norm: int | None) -> pd.DataFrame:
     curve = ["workload", *GOAL]
-    known = group["reached"].astype(bool) & ~bounds(group, group["steps_to_result"])
+    known = group["reached"].astype(bool) & ~left_censored(group["steps_to_result"], group.get("first_evaluation"))
     reached = group[known]
     count = reached[curve].drop_duplicates().shape[0]  # without the curves that never reached their goal
     common = reached.groupby("batch_size").size()

@@ -14,7 +14,7 @@ from analysis.counting import Goal
 from analysis.intervals import PART, RESAMPLES, draws, median_best_of, ratios, resampled
 from analysis.load import CURVE, StudyData
 from analysis.tables import fits
-from analysis.tables.steps_to_result import answerable, feasible_steps, met_at_once, row
+from analysis.tables.steps_to_result import answerable, feasible_steps, is_left_censored, row
 
 PERFECT_SCALING_TOLERANCE = 1.2
 ROOT = PERFECT_SCALING_TOLERANCE**2
@@ -248,7 +248,7 @@ def table(
 ) -> pd.DataFrame:
     """Every limit of every curve.
 
-    Batch sizes whose steps are only an upper bound (`steps_to_result.met_at_once`) have no part in them.
+    Batch sizes whose steps are left-censored (`steps_to_result.is_left_censored`) have no part in them.
 
     Arguments:
         goals: the goals to read from the curves; None is each study's own.
@@ -273,7 +273,7 @@ def table(
     for study, goal in answerable(studies, goals):
         key = (*study.curve, goal.metric, goal.threshold)
         curves.setdefault(key, {})
-        if met_at_once(study, goal):
+        if is_left_censored(study, goal):
             continue
         curves[key][study.batch_size] = feasible_steps(study, goal)
         ends.setdefault(key, {})[study.batch_size] = row(study, goal)["censored_at"]

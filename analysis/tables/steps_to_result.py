@@ -181,14 +181,14 @@ def feasible_steps(study: StudyData, goal: Goal | None = None) -> np.ndarray:
     return counted[counted["status"] == COMPLETE]["steps_to_goal"].astype("float64").fillna(np.inf).to_numpy()
 
 
-def met_at_once(study: StudyData, goal: Goal) -> bool:
-    """True if the best trial met the goal at its first evaluation, after more than one step: S(B) may be smaller.
+def is_left_censored(study: StudyData, goal: Goal) -> bool:
+    """True if S(B) is only an upper bound (`analysis.intervals.left_censored`).
 
-    >>> met_at_once(study, study.goal), met_at_once(study, Goal("val/cross_entropy_error", 2.0))
+    >>> is_left_censored(study, study.goal), is_left_censored(study, Goal("val/cross_entropy_error", 2.0))
     (False, True)
     """
     found = row(study, goal)
-    return intervals.at_most(found["steps_to_result"], found["first_evaluation"])
+    return bool(intervals.left_censored(found["steps_to_result"], found["first_evaluation"]))
 
 
 def _first_evaluation(study: StudyData, goal: Goal, trial: int) -> int:
@@ -241,8 +241,7 @@ def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
     known = intervals.known(np.array([np.inf if step is None else step for step in steps], dtype=float), censored_at)
     n = intervals.draws(len(steps))
     s_n = intervals.median_best_of(known, n) if steps and study.independent else np.nan
-    bounded = len(steps) >= intervals.PART and study.independent
-    low, high = intervals.interval(known, n) if bounded else (np.nan, np.nan)
+    low, high = intervals.interval(known, n) if len(steps) >= intervals.PART and study.independent else (np.nan, np.nan)
     tuned = trial
     if study.refines:
         chosen = study.once("confirmed", lambda: _confirmed(study))

@@ -8,7 +8,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from analysis.intervals import upper_bound
+from analysis.intervals import steps_text
 from analysis.labels import column_text, counted, goal_text, number, value_text
 from analysis.units import TOKENS
 from study.schedules import OWN, SCHEDULE, Schedule
@@ -86,7 +86,7 @@ def _steps(row: Mapping[str, Any], interval: bool) -> str:
     if not row.get("seeds"):
         return _steps_or_why_not(row)
     if math.isfinite(row["tuned_steps"]) and not interval:
-        return f"{upper_bound(row['tuned_steps'], row.get('first_evaluation'))}{number(row['tuned_steps'])}"
+        return steps_text(row, "tuned_steps")
     return _with_fresh_seeds(row)
 
 
@@ -121,7 +121,7 @@ def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
 
 def _steps_or_why_not(row: Mapping[str, Any]) -> str:
     if row["reached"]:
-        return f"{upper_bound(row['steps_to_result'], row.get('first_evaluation'))}{row['steps_to_result']:,}"
+        return steps_text(row, "steps_to_result")
     return f"> {row['train_steps']:,}" if row["complete"] else "infeasible" if row["infeasible"] else "unknown"
 
 
@@ -132,4 +132,4 @@ def _with_fresh_seeds(row: Mapping[str, Any]) -> str:
     if math.isinf(row["tuned_steps"]):
         return f"{row['missed']} of {row['seeds']} missed"
     interval = "" if math.isnan(row["tuned_low"]) else f" ({number(row['tuned_low'])}-{number(row['tuned_high'])})"
-    return f"{upper_bound(row['tuned_steps'], row.get('first_evaluation'))}{number(row['tuned_steps'])}{interval}"
+    return f"{steps_text(row, 'tuned_steps')}{interval}"

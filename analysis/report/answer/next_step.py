@@ -21,7 +21,7 @@ from analysis.report.answer.continued import command, folder_beside, seconds_of,
 from analysis.report.answer.missed import Missed, missed
 from analysis.report.answer.values import curves, limit
 from analysis.tables.scaling import USEFUL
-from analysis.tables.steps_to_result import is_complete, met_at_once
+from analysis.tables.steps_to_result import is_complete, is_left_censored
 
 LARGER = (2, 4)
 """Multiples of the largest batch size that are proposed if steps still fall there."""
@@ -101,7 +101,7 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
         _infeasible,
         lambda mine, _: _missed(mine, steps),
         _at_once,
-        _bounded,
+        _left_censored,
         _some_missed,
         lambda mine, rows: _larger(mine, rows, limits),
         _finer,
@@ -229,7 +229,7 @@ def _at_once(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | None
     if not reached.empty and (reached <= 1).all():
         return Change("choose a stricter goal, because a single step meets it")
     goal = Goal(*steps[GOAL].iloc[0])
-    before = (study.untrained(goal.metric) for study in studies if met_at_once(study, goal))
+    before = (study.untrained(goal.metric) for study in studies if is_left_censored(study, goal))
     low = next((error for error in before if error < goal.threshold), None)
     if low is None:
         return None
@@ -245,8 +245,8 @@ def _plain(number: float) -> str:
     return f"{number:.0f}" if float(number).is_integer() else f"{number:g}"
 
 
-def _bounded(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | None:
-    """An earlier first evaluation where steps are only an upper bound. It asks another question, too. A script of the
+def _left_censored(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | None:
+    """An earlier first evaluation where steps are left-censored. It asks another question, too. A script of the
     user evaluates when it likes; once it has changed, it needs another folder."""
     found = (tuned.points(curve) for _, curve in steps.groupby(CURVE))
     sizes = sorted({size for points in found for size, point in points.items() if np.isnan(point)})

@@ -114,8 +114,6 @@ def steps_value(row: pd.Series) -> Value:
     >>> print(steps_value(pd.Series({"point": 9.0, "batch_size": 16, "tuned_low": 7.0, "read_from": "search"})))
     9 at batch size 16
     """
-    low, high = (row.get(f"optimum_{end}", np.nan) for end in ("low", "high"))
-    if pd.isna(low):
-        low, high = (row.get(f"tuned_{end}", np.nan) for end in ("low", "high"))
+    low, high = map(float, tuned.interval(row))
     interval = interval_text(low, high, number) if row.get("read_from") == tuned.SEEDS else ""
     return Value(number(round(row["point"], 9)), interval, f"at batch size {row['batch_size']:,}")

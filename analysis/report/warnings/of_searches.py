@@ -147,7 +147,7 @@ def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
         return
     steps = row["steps_to_result"]
     before = row["step_before"]
-    if steps_to_result.met_at_once(study, goal):
+    if steps_to_result.is_left_censored(study, goal):
         text = "the goal was met at the first evaluation"
         if (untrained := study.untrained(goal.metric)) < goal.threshold:
             text += ", and the error of the untrained model was {}"

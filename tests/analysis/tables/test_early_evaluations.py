@@ -49,8 +49,8 @@ def test_all_that_follows_from_steps_is_the_same(both):
         pd.testing.assert_frame_equal(
             *(steps_to_result.outcomes(study).drop(columns="least_error") for study in (one, other))
         )
-        assert steps_to_result.met_at_once(one, one.goal) == steps_to_result.met_at_once(other, other.goal)
-    assert not steps_to_result.met_at_once(early[0], early[0].goal)
+        assert steps_to_result.is_left_censored(one, one.goal) == steps_to_result.is_left_censored(other, other.goal)
+    assert not steps_to_result.is_left_censored(early[0], early[0].goal)
     assert not audits.differing(exact[0], early[0], ["evaluation"])
 
 

@@ -97,7 +97,7 @@ def test_another_goal_is_read_off_the_same_curves(results):
     [study] = results({8: [300, None]}, evaluation=Evaluation())
     loose = Goal("val/classification_error", 0.95)
     assert steps_to_result.row(study, loose)["steps_to_result"] == 40  # 2 % of 2000
-    assert steps_to_result.met_at_once(study, loose)
+    assert steps_to_result.is_left_censored(study, loose)
     assert steps_to_result.row(study, Goal("val/classification_error", 0.06))["steps_to_result"] == 300
     assert not steps_to_result.row(study, Goal("val/classification_error", 0.01))["reached"]
     assert not steps_to_result.row(study, Goal("test/loss", 9.0))["reached"]  # never measured
