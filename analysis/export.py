@@ -38,7 +38,7 @@ from pyarrow import csv
 from analysis.counting import AS_ERRORS, INCOMPLETE
 from analysis.errors import Refused, Unwritten
 from analysis.labels import counted, listed
-from analysis.load import STUDY, StudyData, load
+from analysis.load import StudyData, load
 from analysis.question.branches import BRANCHED_RESULTS, VERIFIED_RESULTS
 from analysis.question.searches import results_in
 from analysis.tables import answers
@@ -235,7 +235,7 @@ def measurements(study: StudyData) -> pd.DataFrame:
 def _search(study: StudyData) -> dict[str, Any]:
     branch = study.branch
     return {
-        **dict(zip(STUDY, study.key, strict=True)),
+        **study.names,
         "search": branch.path,
         "repeat": branch.repeat,
         "budget_multiple": branch.budget,

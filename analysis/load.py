@@ -142,6 +142,15 @@ class StudyData:
         return *self.curve, self.batch_size
 
     @property
+    def names(self) -> dict[str, Any]:
+        """The columns STUDY of its rows in tables.
+
+        >>> study.names
+        {'workload': 'mlp_digits', 'optimizer': 'sgd', 'batch_size': 64}
+        """
+        return dict(zip(STUDY, self.key, strict=True))
+
+    @property
     def batch_size(self) -> int:
         return int(self.question["batch_size"])
 

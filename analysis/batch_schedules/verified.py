@@ -87,7 +87,8 @@ def _arms(key: Sequence[Any], studies: Sequence[StudyData]) -> list[dict[str, An
         phases = study.phases(shared[0])
         rows.append(
             {
-                **dict(zip((*STUDY, *GOAL), (*key, study.goal.metric, study.goal.threshold), strict=True)),
+                **dict(zip(STUDY, key, strict=True)),
+                **study.goal.names,
                 "arm": label,
                 "arm_batch_size": study.batch_size,
                 "hyperparameters": str(study.branch.rule).removeprefix(VERIFIED),

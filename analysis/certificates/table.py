@@ -51,7 +51,8 @@ def _rows(searches: Mapping[Branch, StudyData], goal: Goal | None) -> Iterator[d
     for step, values in found.items():
         test = certificate(values, goal.threshold)
         yield {
-            **dict(zip([*STUDY, *GOAL], (*chosen.key, goal.metric, goal.threshold), strict=True)),
+            **chosen.names,
+            **goal.names,
             **{"trial": tuned, "step": step, **test._asdict(), "diverged": int(np.isinf(values).sum())},
             **{"wanted": int(tested[step].question["search"]["trials"]), "steps_tested": len(found)},
             "certified": bool(test.p_value * len(found) < LEVEL),

@@ -89,8 +89,7 @@ def _next(workload: str, evidence: Evidence, studies: Sequence[StudyData], by_tr
         return Settles(f"{workload}: {more.advice}", command(studies, more.overrides), seconds)
     goal = studies[0].goal
     steps, limits = (
-        rows_with(table, GOAL, [goal.metric, goal.threshold]).assign(workload=studies[0].workload)
-        for table in (steps, limits)
+        rows_with(table, GOAL, [*goal.names.values()]).assign(workload=studies[0].workload) for table in (steps, limits)
     )
     found = next_step(studies, steps, limits, cost)
     return Settles(f"{workload}: {found.advice}", found.command, found.seconds)

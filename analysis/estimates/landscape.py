@@ -132,8 +132,8 @@ def _rows(curve: tuple[Goal, Mapping[int, StudyData]]) -> list[dict[str, Any]]:
         _, response, (share, low, high) = landscape(model.process, size, _box(study))
         rows.append(
             {
-                **dict(zip(STUDY, study.key, strict=True)),
-                **{"goal_metric": goal.metric, "goal_threshold": goal.threshold},
+                **study.names,
+                **goal.names,
                 **{"sampler": study.question["search"].get("sampler"), "trials": len(model.responses[size].values)},
                 **{"share": share, "share_low": low, "share_high": high},
                 "model_steps": float(np.exp(response + model.responses[size].least)),

@@ -124,7 +124,7 @@ def measured(names: Mapping[str, object], steps: pd.DataFrame, limits: pd.DataFr
     curve, mine, again = (rows_with(table, [*names], [*names.values()]) for table in (steps, limits, runs))
     [bound, critical] = _critical(mine)
     by_seeds = len(curve) and tuned.reads_seeds(curve)
-    censored = [size for size, steps in tuned.points(curve).items() if np.isnan(steps)] if len(curve) else []
+    censored = tuned.left_censored_sizes(curve)
     return Measured(
         {int(size): ends(part) for size, part in again[~again["batch_size"].isin(censored)].groupby("batch_size")},
         float(curve["residual_sd"].iloc[0]) if by_seeds else np.nan,

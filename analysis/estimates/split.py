@@ -12,7 +12,7 @@ import pandas as pd
 from scipy.special import ndtri
 
 from analysis.estimates import convex
-from analysis.estimates.tuned import ENOUGH, MEDIAN, SPENT, points, reads_seeds
+from analysis.estimates.tuned import ENOUGH, MEDIAN, SPENT, points, reads_seeds, with_points
 from analysis.load import CURVE
 
 FEW = (1.0, 1.0, 1.160, 1.092, 1.198, 1.135, 1.214, 1.160, 1.223, 1.176)
@@ -50,7 +50,7 @@ def shares(curve: pd.DataFrame) -> Shares:
     >>> [round(share, 2) for share in shares(steps[steps["optimizer"] == "sgd"])]
     [0.09, 0.0, 0.16]
     """
-    known = curve[np.isfinite(list(points(curve).values()))]
+    known = with_points(curve)
     if not reads_seeds(curve) or known.empty:
         return Shares(np.nan, np.nan, np.nan)
     count = (known["seeds"] - known["missed"]).mean()
@@ -113,7 +113,7 @@ def table(steps: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for key, curve in steps.groupby(CURVE, sort=False):
         found = shares(curve)
-        known = curve[np.isfinite(list(points(curve).values()))]
+        known = with_points(curve)
         if np.isnan(found.seed_error):
             continue
         luck = np.log(known["luck"].astype(float))

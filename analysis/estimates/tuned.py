@@ -220,6 +220,26 @@ def points(curve: pd.DataFrame) -> dict[int, float]:
     return dict(zip(curve["batch_size"].tolist(), steps.tolist(), strict=True))
 
 
+def with_points(curve: pd.DataFrame) -> pd.DataFrame:
+    """The rows of one curve that have a finite point (`points`).
+
+    >>> curve = pd.DataFrame({"batch_size": [8, 16], "steps_to_result": [20, None], "read_from": SEARCH})
+    >>> with_points(curve)["batch_size"].tolist()
+    [8]
+    """
+    return curve[np.isfinite(list(points(curve).values()))]
+
+
+def left_censored_sizes(curve: pd.DataFrame) -> list[int]:
+    """The batch sizes of one curve whose point is left-censored (`points`).
+
+    >>> curve = {"batch_size": [8, 16], "steps_to_result": 20, "read_from": SEARCH, "first_evaluation": [20, 10]}
+    >>> left_censored_sizes(pd.DataFrame(curve))
+    [8]
+    """
+    return [size for size, steps in points(curve).items() if np.isnan(steps)]
+
+
 def log_errors(curve: pd.DataFrame) -> dict[int, float]:
     """Batch size -> the standard error of log steps; missing where it is unknown.
 

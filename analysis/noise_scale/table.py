@@ -55,8 +55,8 @@ def _rows(study: StudyData) -> Iterator[dict[str, Any]]:
         except ValueError as error:
             raise LoadError(f"{path} is torn ({error}); remove it and run `study noise` again.") from error
         of_point = {
-            **dict(zip(STUDY, study.key, strict=True)),
-            **dict(zip(GOAL, (study.goal.metric, study.goal.threshold), strict=True)),
+            **study.names,
+            **study.goal.names,
             "trial": point["question"]["trial"]["index"],
             **{key: point[key] for key in ("step", "examples_seen", "error", "recorded_error", "looped")},
         }

@@ -60,8 +60,8 @@ def _points(study: StudyData) -> Iterator[dict[str, Any]]:
 def _of_form(study: StudyData, point: Mapping[str, Any], form: str) -> tuple[list[dict], list[dict]]:
     """(rows of fits, rows of rates) of one form at one point."""
     about = {
-        **dict(zip(STUDY, study.key, strict=True)),
-        **dict(zip(GOAL, (study.goal.metric, study.goal.threshold), strict=True)),
+        **study.names,
+        **study.goal.names,
         "trial": point["question"]["trial"]["index"],
         **{key: point[key] for key in ("step", "examples_seen")},
         "form": form,

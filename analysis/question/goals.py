@@ -50,6 +50,15 @@ class Goal:
         """
         return self.metric.rpartition("/")[2].removeprefix("ema_")
 
+    @property
+    def names(self) -> dict[str, str | float]:
+        """The columns of a goal in tables.
+
+        >>> Goal("val/loss", 0.2).names
+        {'goal_metric': 'val/loss', 'goal_threshold': 0.2}
+        """
+        return {"goal_metric": self.metric, "goal_threshold": self.threshold}
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `val/classification_error < 0.05`.

@@ -16,7 +16,7 @@ from analysis.counting import RACE, Goal
 from analysis.errors import Unwritten
 from analysis.estimates import at_budget, by_goal, landscape, tuned
 from analysis.labels import goal_text, listed
-from analysis.load import GOAL, STUDY, LoadError, StudyData, folders, load_study
+from analysis.load import GOAL, LoadError, StudyData, folders, load_study
 from analysis.parallel import spread
 from analysis.report import answer, explorer, findings, other_goals, warnings
 from analysis.report.derived import Asked, claims, of_s, points_of_s, tables
@@ -255,7 +255,7 @@ def provenance(study: StudyData) -> dict[str, Any]:
     """
     last = study.provenance[-1] if study.provenance else {}
     return {
-        **dict(zip(STUDY, study.key, strict=True)),
+        **study.names,
         **({"search": str(study.branch)} if str(study.branch) else {}),
         "stopping": study.question["stopping"],
         "sampler": study.question["search"].get("sampler"),

@@ -57,7 +57,7 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame, base: float = 0.0) -> l
     found = []
     for key, curve in steps.groupby(CURVE, sort=True):
         curve = curve.sort_values("batch_size")
-        reached = curve[np.isfinite(list(tuned.points(curve).values()))]
+        reached = tuned.with_points(curve)
         subject = curve_text(*key)
         if len(reached) < 2:
             found.append(f"{subject}: {_only(curve, reached)}.")
@@ -68,7 +68,7 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame, base: float = 0.0) -> l
 
 
 def _only(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
-    censored = [size for size, steps in tuned.points(curve).items() if np.isnan(steps)]
+    censored = tuned.left_censored_sizes(curve)
     if reached.empty and censored:
         return "the goal was met at the first evaluation, perhaps earlier, so the steps are only upper bounds"
     if reached.empty:
@@ -183,8 +183,7 @@ def _measured(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
         f"({fewer})."
     ]
     said += _with_seeds(curve, reached) if by_seeds else [_without_seeds(reached, curve["stopping"].eq(RECORDED).all())]
-    points = tuned.points(curve)
-    if censored := [size for size, found in points.items() if np.isnan(found)]:
+    if censored := tuned.left_censored_sizes(curve):
         said.append(f"Left out: at {batch_sizes(censored)} the goal was met at the first evaluation, perhaps earlier.")
     said += [
         f"Batch size {size:,} lies {ratio if ratio > 1 else 1 / ratio:.2g} times {'above' if ratio > 1 else 'below'} "

@@ -48,7 +48,7 @@ def _best_errors(study: StudyData) -> pd.DataFrame:
     fell = np.diff(error, prepend=np.inf) < 0
     fell[-1] = True
     columns = {
-        **dict(zip(STUDY, study.key, strict=True)),
+        **study.names,
         "goal_metric": metric,
         "train_examples": study.question["workload"].get("train_examples") or np.nan,
         **({} if study.tokens_per_example is None else {TOKENS: study.tokens_per_example}),

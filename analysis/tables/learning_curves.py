@@ -37,8 +37,7 @@ def learning_curves(studies: Iterable[StudyData], goals: Sequence[Goal | None] =
     """
     frames = []
     for study, goal in answerable(studies, goals):
-        key = dict(zip(KEY, (*study.key, goal.metric, goal.threshold), strict=True))
-        frames.append(curves(study, goal).assign(**key))
+        frames.append(curves(study, goal).assign(**study.names, **goal.names))
     columns = [*KEY, "trial", "step", "error", "state", "best", "trials", "every"]
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 

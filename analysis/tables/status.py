@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE
-from analysis.load import STUDY, StudyData
+from analysis.load import StudyData
 from analysis.question.searches import matching
 from analysis.tables.steps_to_result import is_complete, outcomes
 
@@ -50,7 +50,7 @@ def _row(study: StudyData) -> dict[str, Any]:
     state = "running" if processes else "stopped" if study.provenance else "waiting"
     best = frame["steps_to_goal"][frame["counted"] & (frame["status"] == COMPLETE)].min()
     return {
-        **dict(zip(STUDY, study.key, strict=True)),
+        **study.names,
         "search": str(branch),
         "reruns_of": str(branch._replace(rerun=None)) if fresh_seeds else None,
         "state": "done" if done else state,

@@ -249,9 +249,8 @@ def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
     examples = None if trial is None or fewest is None else study.phases(trial).examples(fewest)
     values = {name: np.nan if tuned is None else study.trials.at[tuned, name] for name in study.hyperparameters}
     return {
-        **dict(zip(STUDY, study.key, strict=True)),
-        "goal_metric": goal.metric,
-        "goal_threshold": goal.threshold,
+        **study.names,
+        **goal.names,
         "reached": fewest is not None,
         "steps_to_result": fewest,
         "examples_to_result": examples,
@@ -381,7 +380,7 @@ def cost_table(studies: Iterable[StudyData]) -> pd.DataFrame:
 def _cost(study: StudyData) -> dict[str, Any]:
     steps = study.trials["first_bad_step"].astype("float64").fillna(last_steps(study)).fillna(0)
     return {
-        **dict(zip(STUDY, study.key, strict=True)),
+        **study.names,
         "device": study.provenance[-1].get("device", "") if study.provenance else "",
         "trials": len(study.trials),
         "steps": int(steps.sum()),

@@ -45,9 +45,8 @@ def _trials(study: StudyData, goal: Goal) -> pd.DataFrame:
     frame = counted_trials(study, goal)
     known = study.trials.reindex(index=frame.index, columns=["first_bad_step", *study.hyperparameters])
     columns = {
-        **dict(zip(STUDY, study.key, strict=True)),
-        "goal_metric": goal.metric,
-        "goal_threshold": goal.threshold,
+        **study.names,
+        **goal.names,
         "trial": frame.index,
         **{name: frame[name] for name in ("status", "end", "steps_to_goal", "least_error")},
         "first_bad_step": known["first_bad_step"],
@@ -80,8 +79,7 @@ def best_of_n(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None
     for study, goal in answerable((study for study in studies if study.independent), goals):
         steps = known(feasible_steps(study, goal), row(study, goal)["censored_at"])
         counts = sorted({*(2**k for k in range(len(steps).bit_length())), len(steps)} - {0})
-        key = (*study.key, goal.metric, goal.threshold)
-        rows += [(*key, n, median_best_of(steps, n)) for n in counts]
+        rows += [study.names | goal.names | {"n": n, "steps": median_best_of(steps, n)} for n in counts]
     return pd.DataFrame(rows, columns=[*KEY, "n", "steps"])
 
 

@@ -248,8 +248,7 @@ def _plain(number: float) -> str:
 def _left_censored(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | None:
     """An earlier first evaluation where steps are left-censored. It asks another question, too. A script of the
     user evaluates when it likes; once it has changed, it needs another folder."""
-    found = (tuned.points(curve) for _, curve in steps.groupby(CURVE))
-    sizes = sorted({size for points in found for size, point in points.items() if np.isnan(point)})
+    sizes = sorted({size for _, curve in steps.groupby(CURVE) for size in tuned.left_censored_sizes(curve)})
     if not sizes:
         return None
     why = f"because the goal was met at the first evaluation at {batch_sizes(sizes)}"

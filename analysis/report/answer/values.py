@@ -85,15 +85,9 @@ def curves(steps: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     sgd [628.0, 390.0, 212.0] 18 (14.9 to 21.8) at batch size 512
     """
     return [
-        (str(key[1]), curve.sort_values("batch_size").assign(point=_points(curve.sort_values("batch_size"))))
-        for key, curve in steps.groupby(CURVE, sort=True)
+        (str(key[1]), curve.assign(point=curve["batch_size"].map(tuned.points(tuned.with_points(curve)))))
+        for key, curve in steps.sort_values("batch_size").groupby(CURVE, sort=True)
     ]
-
-
-def _points(curve: pd.DataFrame) -> np.ndarray:
-    """The steps that limits are read from; NaN if the goal was missed."""
-    steps = np.array(list(tuned.points(curve).values()))
-    return np.where(np.isfinite(steps), steps, np.nan)
 
 
 def best(curve: pd.DataFrame) -> pd.Series | None:
