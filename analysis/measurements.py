@@ -20,6 +20,22 @@ class LoadError(Refused):
     """A results folder cannot be read; the message names the file and the cure."""
 
 
+def measured_points(folder: Path, command: str) -> Iterator[dict[str, Any]]:
+    """The points that a command measured along a training, by step, from their files in a folder.
+
+    Raises:
+        LoadError: a file is torn.
+
+    >>> list(measured_points(study.folder / "noise", "study noise"))
+    []
+    """
+    for path in sorted(folder.glob("[0-9]*.json")):
+        try:
+            yield json.loads(path.read_text())
+        except ValueError as error:
+            raise LoadError(f"{path} is torn ({error}); remove it and run `{command}` again.") from error
+
+
 @dataclass(frozen=True)
 class MeasurementReader:
     """Reads the measurements of one search from its parquet files, metric by metric.

@@ -1,6 +1,5 @@
 """The gradient noise along tuned runs as a table, and what it says beside the measured limits of scaling."""
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +9,8 @@ import pandas as pd
 
 from analysis.counting import Branch
 from analysis.labels import bounded, listed, number, within
-from analysis.load import CURVE, GOAL, STUDY, LoadError, StudyData, rows_with
+from analysis.load import CURVE, GOAL, STUDY, StudyData, rows_with
+from analysis.measurements import measured_points
 from analysis.noise_scale.estimate import Blocks, noise_scale
 from analysis.tables.scaling import CRITICAL, USEFUL
 
@@ -49,11 +49,7 @@ def table(studies: Iterable[StudyData]) -> pd.DataFrame:
 
 
 def _rows(study: StudyData) -> Iterator[dict[str, Any]]:
-    for path in sorted((study.folder / "noise").glob("[0-9]*.json")):
-        try:
-            point = json.loads(path.read_text())
-        except ValueError as error:
-            raise LoadError(f"{path} is torn ({error}); remove it and run `study noise` again.") from error
+    for point in measured_points(study.folder / "noise", "study noise"):
         of_point = {
             **study.names,
             **study.goal.names,

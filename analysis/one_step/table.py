@@ -1,7 +1,6 @@
 """The best learning rates of one step along tuned runs as tables, and what they say of the critical batch size."""
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,8 @@ import pandas as pd
 
 from analysis.counting import Branch
 from analysis.labels import number
-from analysis.load import GOAL, STUDY, LoadError, StudyData
+from analysis.load import GOAL, STUDY, StudyData
+from analysis.measurements import measured_points
 from analysis.noise_scale.table import changed, in_words, measured_limits, place
 from analysis.one_step.estimate import LOG, SPACES, OneStep, best_learning_rates, fit_batches, interval
 
@@ -40,21 +40,14 @@ def tables(studies: Iterable[StudyData]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """
     fits, rates = [], []
     for study in studies:
-        for point in _points(study) if study.branch == Branch() else ():
+        points = measured_points(study.folder / "one_step", "study noise --one-step")
+        for point in points if study.branch == Branch() else ():
             for form in dict.fromkeys(each["form"] for each in point["rates"]):
                 own_fits, own_rates = _of_form(study, point, form)
                 fits += own_fits
                 rates += own_rates
     sort: Any = {"by": [*STUDY, "step"], "kind": "stable", "ignore_index": True}
     return pd.DataFrame(fits, columns=FITS).sort_values(**sort), pd.DataFrame(rates, columns=RATES).sort_values(**sort)
-
-
-def _points(study: StudyData) -> Iterator[dict[str, Any]]:
-    for path in sorted((study.folder / "one_step").glob("[0-9]*.json")):
-        try:
-            yield json.loads(path.read_text())
-        except ValueError as error:
-            raise LoadError(f"{path} is torn ({error}); remove it and run `study noise --one-step` again.") from error
 
 
 def _of_form(study: StudyData, point: Mapping[str, Any], form: str) -> tuple[list[dict], list[dict]]:
