@@ -56,7 +56,7 @@ def _compared(evidence: Evidence, curve: Curve, sgd: Curve) -> Iterator[tuple[st
     if runs.empty:
         return
     of_curve, of_sgd = (
-        pairs.measured(
+        pairs.seeded_curve(
             dict(zip(CURVE, each.key, strict=True)), evidence.table("steps_to_result"), evidence.table("scaling"), runs
         )
         for each in (curve, sgd)

@@ -30,7 +30,7 @@ FEWEST = 3
 NUMBERS = ["smallest_batch_size", "largest_batch_size", "ratio", "low", "high", "shown"]
 
 
-class Measured(NamedTuple):
+class SeededCurve(NamedTuple):
     """One curve of a pair.
 
     Attributes:
@@ -95,7 +95,7 @@ def table(
     fixed = FIXED[by]
     rows: list[tuple[Any, ...]] = []
     for key, several in searches.groupby([fixed, *GOAL], sort=False):
-        curves = {name: measured(dict(zip([fixed, *GOAL, by], (*key, name), strict=True)), steps, limits, runs)
+        curves = {name: seeded_curve(dict(zip([fixed, *GOAL, by], (*key, name), strict=True)), steps, limits, runs)
                   for name in {*several[by], *several["against"]}}  # fmt: skip
         pairs = several.groupby([by, "against"], sort=False)
         for (a, b), pair in pairs:
@@ -108,7 +108,9 @@ def table(
     return made.assign(rank=ranks).sort_values(order, ignore_index=True).drop(columns="rank")
 
 
-def measured(names: Mapping[str, object], steps: pd.DataFrame, limits: pd.DataFrame, runs: pd.DataFrame) -> Measured:
+def seeded_curve(
+    names: Mapping[str, object], steps: pd.DataFrame, limits: pd.DataFrame, runs: pd.DataFrame
+) -> SeededCurve:
     """One curve as the statements take it.
 
     Arguments:
@@ -117,7 +119,7 @@ def measured(names: Mapping[str, object], steps: pd.DataFrame, limits: pd.DataFr
 
     >>> names = ("steps_to_result", "scaling", "rerun_steps")
     >>> tables = [pd.read_csv(f"{published}/tables/{name}.csv") for name in names]
-    >>> found = measured({"optimizer": "sgd"}, *tables)
+    >>> found = seeded_curve({"optimizer": "sgd"}, *tables)
     >>> sorted(found.seeds)[:3], found.free, round(found.critical)
     ([1, 2, 4], 7, 37)
     """
@@ -125,7 +127,7 @@ def measured(names: Mapping[str, object], steps: pd.DataFrame, limits: pd.DataFr
     [bound, critical] = _critical(mine)
     by_seeds = len(curve) and tuned.reads_seeds(curve)
     censored = tuned.left_censored_sizes(curve)
-    return Measured(
+    return SeededCurve(
         {int(size): ends(part) for size, part in again[~again["batch_size"].isin(censored)].groupby("batch_size")},
         float(curve["residual_sd"].iloc[0]) if by_seeds else np.nan,
         int(curve["curve_steps"].notna().sum()) - tuned.SPENT,
@@ -139,7 +141,7 @@ def ends(runs: pd.DataFrame) -> pd.DataFrame:
     """The least and most steps that each seed can have needed, by its number; equal where they are known.
 
     Arguments:
-        runs: with the columns rerun and steps, and step_before if it is known, as in `Measured`.
+        runs: with the columns rerun and steps, and step_before if it is known, as in `SeededCurve`.
 
     >>> ends(pd.DataFrame({"rerun": [0, 1], "steps": [20.0, 22.0], "step_before": [0, 20]})).values.tolist()
     [[1.0, 20.0], [22.0, 22.0]]
@@ -164,13 +166,13 @@ def _of_searches(pair: pd.DataFrame) -> list[Statement]:
     return [Statement(SEARCHES, *row) for row in rows]
 
 
-def statements(a: Measured, b: Measured, confidence: float = 0.95) -> list[Statement]:
+def statements(a: SeededCurve, b: SeededCurve, confidence: float = 0.95) -> list[Statement]:
     """The statements that fresh seeds allow about two curves; none without common seeds.
 
     >>> steps = pd.Series([100.0, 110.0, 90.0])
     >>> seeds = {size: pd.DataFrame({"least": steps / size, "most": steps / size}) for size in (1, 2, 4)}
     >>> half = {size: steps / 2 for size, steps in seeds.items()}
-    >>> found = statements(Measured(half, np.nan, 0, np.nan), Measured(seeds, np.nan, 0, np.nan))
+    >>> found = statements(SeededCurve(half, np.nan, 0, np.nan), SeededCurve(seeds, np.nan, 0, np.nan))
     >>> [(each.kind, round(each.ratio, 3)) for each in found][:2]
     [('all batch sizes', 2.0), ('two configurations', 2.0)]
     """
@@ -229,7 +231,7 @@ def _median(values: np.ndarray) -> float:
     return float(middle.sum() / 2) if np.isfinite(middle).any() or middle[0] == middle[1] else 0.0
 
 
-def _grid(sizes: Sequence[int], a: Measured, b: Measured) -> float:
+def _grid(sizes: Sequence[int], a: SeededCurve, b: SeededCurve) -> float:
     """The most by which the evaluation grid moves the mean of d over these batch sizes.
 
     It does not fall with their number: where budgets and steps are both in proportion to 1/B, a curve lies at the same
@@ -284,7 +286,7 @@ def sign_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, 
     return float(ranked[rank]), float(ranked[n + 1 - rank])
 
 
-def _tuned(paired: Mapping[int, np.ndarray], size: int, a: Measured, b: Measured, confidence: float) -> Interval:
+def _tuned(paired: Mapping[int, np.ndarray], size: int, a: SeededCurve, b: SeededCurve, confidence: float) -> Interval:
     """The mean of d at one batch size, with the noise of seeds, the scatter of both curves and the evaluation grid.
 
     The median with its larger error takes the place of the mean if the steps of a seed are left-censored, wider by

@@ -122,7 +122,7 @@ def _beaten(evidence: Evidence, group: Sequence[Curve]) -> set[tuple[int, str]]:
     if runs.empty or len(group) < 2:
         return set()
     tables = evidence.table("steps_to_result"), evidence.table("scaling"), runs
-    measured = {each.optimizer: pairs.measured(dict(zip(CURVE, each.key, strict=True)), *tables) for each in group}
+    measured = {each.optimizer: pairs.seeded_curve(dict(zip(CURVE, each.key, strict=True)), *tables) for each in group}
     both = list(combinations(measured, 2))
     found = set()
     for one, other in both:

@@ -237,7 +237,7 @@ def _power(factor: float, made: Sequence[Sequence[pairs.Statement]], curves: int
     return Power(factor, len(made), share, error, float(np.mean(one)) if one else np.nan)
 
 
-def _measured(curves: Curves, factor: float) -> list[pairs.Measured]:
+def _measured(curves: Curves, factor: float) -> list[pairs.SeededCurve]:
     """The curves in units of their optimum, times a factor [C]."""
     made = []
     for table, found in zip(curves.tables, curves.found, strict=True):
@@ -246,5 +246,5 @@ def _measured(curves: Curves, factor: float) -> list[pairs.Measured]:
             steps = np.array(each.seeds if len(each.seeds) else [each.fewest]) / optimum * factor
             ends[size] = pairs.ends(pd.DataFrame({"rerun": range(len(steps)), "steps": steps}))
         free = int(table["curve_steps"].notna().sum()) - tuned.SPENT
-        made.append(pairs.Measured(ends, float(table["residual_sd"].iloc[0]), free, np.nan))
+        made.append(pairs.SeededCurve(ends, float(table["residual_sd"].iloc[0]), free, np.nan))
     return made

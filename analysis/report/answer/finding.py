@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.estimates import tuned, verdicts
 from analysis.estimates.pairs import ALL
 from analysis.labels import BOUNDS_IN_WORDS, OPTIMIZERS, listed, optimizer_text, size_text
-from analysis.report.answer.values import Limit, curves, limit
+from analysis.report.answer.values import ShownLimit, curves, limit
 from analysis.rises.shown import rise
 from analysis.tables.scaling import CRITICAL, USEFUL
 
@@ -102,10 +102,11 @@ def begun(text: str) -> str:
     return word + first[len(name) :] + space + rest
 
 
-def further(one: Limit, other: Limit) -> bool:
+def further(one: ShownLimit, other: ShownLimit) -> bool:
     """Whether the data show that one curve scales further than the other: the interval of the ratio lies above 1.
 
-    >>> further(Limit("a", 62, 46, 84, "="), Limit("b", 37, 31, 43, "=")), further(*[Limit("a", 62, 46, 84, "=")] * 2)
+    >>> one, other = ShownLimit("a", 62, 46, 84, "="), ShownLimit("b", 37, 31, 43, "=")
+    >>> further(one, other), further(one, one)
     (True, False)
     """
     if not (one.certain and other.certain):
@@ -114,7 +115,7 @@ def further(one: Limit, other: Limit) -> bool:
     return bool(np.log(one.size / other.size) > down)
 
 
-def _scales(known: Sequence[Limit]) -> str:
+def _scales(known: Sequence[ShownLimit]) -> str:
     """How far curves scale; empty if no two of several are shown to differ."""
     if len(known) == 1:
         return _scales_to(known[0])
@@ -127,19 +128,19 @@ def _scales(known: Sequence[Limit]) -> str:
     return f"{ahead.name} scales further than {behind.name}: to {_to(ahead, UNIT)} against {_to(behind)}"
 
 
-def _widest_first(known: Sequence[Limit]) -> list[tuple[Limit, Limit]]:
+def _widest_first(known: Sequence[ShownLimit]) -> list[tuple[ShownLimit, ShownLimit]]:
     return sorted(combinations(known, 2), key=lambda pair: -pair[0].size / pair[1].size)
 
 
-def _scales_to(critical: Limit) -> str:
+def _scales_to(critical: ShownLimit) -> str:
     return f"{critical.name} scales to {_to(critical, UNIT)}"
 
 
-def _to(critical: Limit, unit: str = "") -> str:
+def _to(critical: ShownLimit, unit: str = "") -> str:
     return BOUNDS_IN_WORDS[critical.bound] + unit + str(critical.value._replace(text=size_text(critical.size)))
 
 
-def _tie(known: Sequence[Limit]) -> str:
+def _tie(known: Sequence[ShownLimit]) -> str:
     """Curves that are not shown to differ. Where a limit is a bound or its interval is open, that alone is no tie."""
     if all(each.certain for each in known):
         return f"{listed(each.name for each in known)} tie: they scale to batch sizes {listed(map(_to, known))}"

@@ -28,7 +28,7 @@ class Value(NamedTuple):
 UNKNOWN = Value("–")
 
 
-class Limit(NamedTuple):
+class ShownLimit(NamedTuple):
     """A limit of scaling of one optimizer; `size` is NaN if it is unknown."""
 
     optimizer: str
@@ -55,7 +55,7 @@ class Limit(NamedTuple):
         return optimizer_text(self.optimizer)
 
 
-def limit(limits: pd.DataFrame, optimizer: str, definition: str) -> Limit:
+def limit(limits: pd.DataFrame, optimizer: str, definition: str) -> ShownLimit:
     """One limit of one curve.
 
     Arguments:
@@ -68,9 +68,9 @@ def limit(limits: pd.DataFrame, optimizer: str, definition: str) -> Limit:
     """
     rows = limits[(limits["optimizer"] == optimizer) & (limits["definition"] == definition)]
     if rows.empty:
-        return Limit(optimizer, np.nan, np.nan, np.nan, "=")
+        return ShownLimit(optimizer, np.nan, np.nan, np.nan, "=")
     row = rows.iloc[0]
-    return Limit(optimizer, row["estimate"], row["estimate_low"], row["estimate_high"], row["estimate_bound"])
+    return ShownLimit(optimizer, row["estimate"], row["estimate_low"], row["estimate_high"], row["estimate_bound"])
 
 
 def curves(steps: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

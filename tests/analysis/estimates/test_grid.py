@@ -6,7 +6,7 @@ import pytest
 
 from analysis import intervals
 from analysis.estimates import pairs, tuned
-from analysis.estimates.pairs import ALL, CONFIGURATIONS, ONE, Measured, statements
+from analysis.estimates.pairs import ALL, CONFIGURATIONS, ONE, SeededCurve, statements
 from analysis.tables import transfer
 from analysis.tables.compare import speed_up
 
@@ -48,7 +48,7 @@ def curve(steps, noise, generator, aligned=True):
     table = tuned.table(fewest.rename("steps_to_result").reset_index().assign(**NAMES), runs)
     seeds = {int(size): pairs.ends(part) for size, part in runs.groupby("batch_size")}
     errors = dict(zip(table["batch_size"], table["grid_error"], strict=True))
-    return Measured(seeds, table["residual_sd"].iloc[0], 2, np.nan, grid=errors)
+    return SeededCurve(seeds, table["residual_sd"].iloc[0], 2, np.nan, grid=errors)
 
 
 @pytest.mark.parametrize(

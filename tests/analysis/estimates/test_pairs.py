@@ -7,7 +7,7 @@ from helpers.estimated import ends
 from scipy import stats
 
 from analysis.estimates import pairs, verdicts
-from analysis.estimates.pairs import ALL, BEYOND, CONFIGURATIONS, KINDS, ONE, SEARCHES, UP_TO, Measured, statements
+from analysis.estimates.pairs import ALL, BEYOND, CONFIGURATIONS, KINDS, ONE, SEARCHES, UP_TO, SeededCurve, statements
 
 INF, NAN = np.inf, np.nan
 SIZES = (1, 4, 16, 64, 256, 1024)
@@ -18,7 +18,7 @@ def each(sizes, steps):
 
 
 def measured(steps, residual=NAN, free=2, critical=NAN):
-    return Measured({size: ends(taken) for size, taken in steps.items()}, residual, free, critical)
+    return SeededCurve({size: ends(taken) for size, taken in steps.items()}, residual, free, critical)
 
 
 def of(found, kind):
@@ -144,7 +144,7 @@ METRIC = {"goal_metric": "val/loss", "goal_threshold": 0.1}
 
 
 def compared(fresh, critical, known=(8,)):
-    """The table of pairs and the limits of curves {optimizer: Measured}."""
+    """The table of pairs and the limits of curves {optimizer: SeededCurve}."""
     names = sorted(fresh)
     rows = [(a, b, 8, 1.0, 0.5, 2.0) for n, a in enumerate(names) for b in names[n + 1 :]]
     searches = pd.DataFrame(rows, columns=["optimizer", "against", "batch_size", "speed_up", "low", "high"])

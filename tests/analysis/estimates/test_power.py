@@ -20,7 +20,7 @@ def shown(noise, seeds, batch_sizes, factor, sweeps=100):
             level = draws.normal(scale=noise.tuning, size=(batch_sizes, 1))
             logs = level + draws.normal(scale=noise.seeds, size=(batch_sizes, seeds))
             steps = {8 * 2**size: ends(times * np.exp(each)) for size, each in enumerate(logs)}
-            two.append(pairs.Measured(steps, np.nan, 0, np.nan))
+            two.append(pairs.SeededCurve(steps, np.nan, 0, np.nan))
         [whole] = [each for each in pairs.statements(*two) if each.kind == pairs.ALL]
         found += whole.shown
     return found / sweeps

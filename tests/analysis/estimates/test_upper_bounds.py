@@ -8,7 +8,7 @@ from helpers.estimated import ends
 from analysis import intervals
 from analysis.batch_schedules import verified
 from analysis.estimates import tuned
-from analysis.estimates.pairs import ALL, CONFIGURATIONS, ONE, Measured, statements
+from analysis.estimates.pairs import ALL, CONFIGURATIONS, ONE, SeededCurve, statements
 from analysis.tables import transfer
 
 NAN = np.nan
@@ -36,11 +36,11 @@ def test_intervals_hold_all_ratios_that_upper_bounds_leave(a, b, least, most):
     """Seeds that met the goal at the first evaluation may have needed any number of steps up to it."""
     steps = [20.0, 21.0, 22.0, 23.0, 24.0, 25.0]
     one, other = ({each: ends(steps, before) for each in SIZES} for before in (a, b))
-    found = statements(Measured(one, NAN, 2, NAN), Measured(other, NAN, 2, NAN))
+    found = statements(SeededCurve(one, NAN, 2, NAN), SeededCurve(other, NAN, 2, NAN))
     over_all = next(each for each in found if each.kind == ALL)
     assert (over_all.low, over_all.high) == pytest.approx((least, most))
     known = {KNOWN: ends(steps, 19)}
-    found = statements(Measured(one | known, 0.1, 2, NAN), Measured(other | known, 0.1, 2, NAN))
+    found = statements(SeededCurve(one | known, 0.1, 2, NAN), SeededCurve(other | known, 0.1, 2, NAN))
     alone = next(each for each in found if each.kind == ONE)
     of_curves = float(np.exp(tuned.half_width(0.1 * 2**0.5, 2)))
     assert (alone.low, alone.high) == pytest.approx((least / of_curves, most * of_curves))
@@ -48,7 +48,7 @@ def test_intervals_hold_all_ratios_that_upper_bounds_leave(a, b, least, most):
 
 def test_an_upper_bound_opens_the_side_of_an_interval_that_it_may_lie_on():
     known, bound = ends([200.0] * 6), ends([100.0] * 6, [BOUND, 90, 90, 90, 90, 90])
-    one, other = (Measured({8: each}, NAN, 2, NAN) for each in (bound, known))
+    one, other = (SeededCurve({8: each}, NAN, 2, NAN) for each in (bound, known))
     [less], [more] = statements(one, other), statements(other, one)
     assert less.kind == more.kind == CONFIGURATIONS
     assert less[3:] == pytest.approx((2.0, 2.0, 200.0))

@@ -18,7 +18,7 @@ from analysis.report.answer import Answer, answers
 from analysis.report.answer.finding import begun, finding
 from analysis.report.answer.headed import headed
 from analysis.report.answer.rows import rows
-from analysis.report.answer.values import UNKNOWN, Limit
+from analysis.report.answer.values import UNKNOWN, ShownLimit
 from analysis.tables.scaling import CRITICAL, USEFUL
 
 PUBLISHED = Path(__file__).parents[3] / "results/published"
@@ -200,7 +200,7 @@ def test_the_learning_rates_of_a_row_are_those_of_the_good_trials_there():
     ],
 )
 def test_a_bound_is_not_said_twice(row, text):
-    assert str(Limit("sgd", *row).value) == text
+    assert str(ShownLimit("sgd", *row).value) == text
 
 
 @pytest.mark.parametrize(
