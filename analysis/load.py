@@ -352,17 +352,17 @@ def load_study(folder: Path | str) -> StudyData:
     metrics: dict[str, None] = {}
     with reading(folder):
         apart = list(_runs(folder))  # before study.json: a run gathered meanwhile is then read twice, not missed
-        held = json.loads((folder / "study.json").read_text())
+        search = json.loads((folder / "study.json").read_text())
         for path in files(folder):
             with suppress(FileNotFoundError), pq.ParquetFile(path, page_checksum_verification=True) as file:
                 metrics |= dict.fromkeys(file.schema_arrow.names[2:])
                 records = {record["index"]: record for record in trial_records(file)} | records
-    provenance = [older.run(run) for run in counting.all_runs(held["provenance"], apart)]
+    provenance = [older.run(run) for run in counting.all_runs(search["provenance"], apart)]
     trials = _trials(records)
     reader = MeasurementReader(folder, frozenset(trials.index))
     ended = {index: record["command"] for index, record in sorted(records.items()) if record.get("command")}
     failures = {index: each for index, each in ended.items() if failed(each)}
-    return StudyData(folder, older.question(held["question"]), provenance, trials, list(metrics), reader, failures)
+    return StudyData(folder, older.question(search["question"]), provenance, trials, list(metrics), reader, failures)
 
 
 def _runs(folder: Path) -> Iterator[dict[str, Any]]:

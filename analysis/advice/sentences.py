@@ -76,9 +76,9 @@ def on_seeds(found: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     texts, by_seeds = [], reads_seeds(found)
     if missed:
         shares = listed([f"{np.isinf(each).sum()} of {len(each)}" for each in missed.values()])
-        told = "a training may miss it, too" if by_seeds else "S(B) may be luck"
+        risk = "a training may miss it, too" if by_seeds else "S(B) may be luck"
         texts.append(
-            f"At {batch_sizes(missed)}, {shares} fresh seeds with the same hyperparameters missed the goal: {told}."
+            f"At {batch_sizes(missed)}, {shares} fresh seeds with the same hyperparameters missed the goal: {risk}."
         )
     if more and not by_seeds:
         needed, least = (listed([number(steps) for steps in each]) for each in (more.values(), fewest[[*more]]))

@@ -152,14 +152,14 @@ def _box(study: StudyData) -> list[tuple[float, float]]:
 
 
 def _model(goal: Goal, searches: Mapping[int, StudyData]) -> Fitted:
-    held = {size: made for size, study in searches.items() if (made := trials(study, goal)) is not None}
-    floors = [made.error_floor for made in held.values() if made.error_floor is not None]
+    of_size = {size: made for size, study in searches.items() if (made := trials(study, goal)) is not None}
+    floors = [made.error_floor for made in of_size.values() if made.error_floor is not None]
     space = next(iter(searches.values())).question["search"]["space"]
     return fitted(
         Coordinates.of(space),
-        {size: _best(made.results, MOST // len(held)) for size, made in held.items()},
+        {size: _best(made.results, MOST // len(of_size)) for size, made in of_size.items()},
         goal.threshold,
-        all(made.never_negative for made in held.values()),
+        all(made.never_negative for made in of_size.values()),
         min(floors, default=None),
     )
 

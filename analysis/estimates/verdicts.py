@@ -36,11 +36,12 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer", 
     momentum needs 1.51 times (95%: 1.12 to 2.03) fewer steps than sgd beyond the critical batch size, over 64 to 1,024.
     """
     found: list[str] = []
-    for (held, metric, threshold), group in pairs.groupby([FIXED[by], *GOAL], sort=True):
-        subject = f"{held} to {goal_text(metric, threshold)}"
+    columns = [FIXED[by], *GOAL]
+    for key, group in pairs.groupby(columns, sort=True):
+        subject = f"{key[0]} to {goal_text(*key[1:])}"
         names, before = sorted({*group["a"], *group["b"]}), len(found)
         tied: list[pd.DataFrame] = []
-        untold: list[pd.DataFrame] = []
+        inconclusive: list[pd.DataFrame] = []
         for _, pair in group.groupby(["a", "b"], sort=True):
             if pair["shown"].any():
                 parts = [*_ranges(pair)], [*_single(pair), *_configurations(pair), *_searches(pair)]
@@ -48,13 +49,12 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer", 
             elif (alone := _alone(pair)) is not None:
                 found.append(f"{subject}: {alone}.")
             elif pair["ratio"].notna().any():  # else nothing can be compared: one has no known steps
-                (untold if _untold(_strongest(pair)) else tied).append(pair)
+                (inconclusive if _inconclusive(_strongest(pair)) else tied).append(pair)
         if tied:
             who = _who(tied, names, len(found) > before, len(tied) == group.groupby(["a", "b"]).ngroups)
             found.append(f"{subject}: {who}, {_visible_by(tied, cure)}.")
-        found += [f"{subject}: {_unknown(untold, cure)}."] if untold else []
-        mine = rows_with(limits, [FIXED[by], *GOAL], [held, metric, threshold])
-        found += [f"{subject}: {words}" for words in critical(names, mine, by)]
+        found += [f"{subject}: {_unknown(inconclusive, cure)}."] if inconclusive else []
+        found += [f"{subject}: {words}" for words in critical(names, rows_with(limits, columns, key), by)]
     return found
 
 
@@ -137,7 +137,7 @@ def _factors(rows: Sequence[pd.Series]) -> list[float]:
     return sorted(factors[np.isfinite(factors)].tolist())
 
 
-def _untold(rows: Sequence[pd.Series]) -> bool:
+def _inconclusive(rows: Sequence[pd.Series]) -> bool:
     """Whether these rows show neither a difference nor a tie: a difference of any size would not have been seen."""
     return not _factors(rows)
 
@@ -145,7 +145,7 @@ def _untold(rows: Sequence[pd.Series]) -> bool:
 def _not_shown(rows: Sequence[pd.Series], where: str) -> str:
     """Two curves that are not shown to differ in these rows: a tie, unless nothing could have been seen."""
     first = rows[0]
-    if _untold(rows):
+    if _inconclusive(rows):
         return f"it is not known yet whether {first.a} or {first.b} needs fewer steps {where}: {_no_interval(rows)}"
     return f"{first.a} and {first.b} are tied {where} ({visible(rows)})"
 
@@ -244,14 +244,14 @@ def _strongest(pair: pd.DataFrame) -> list[pd.Series]:
     return list(pair[pair["kind"] == kind].itertuples())
 
 
-def _unknown(untold: Sequence[pd.DataFrame], cure: bool) -> str:
+def _unknown(inconclusive: Sequence[pd.DataFrame], cure: bool) -> str:
     """The pairs that have no interval yet, and what to run."""
-    names = sorted({name for pair in untold for name in (*pair["a"], *pair["b"])})
-    rows = [row for pair in untold for row in _strongest(pair)]
+    names = sorted({name for pair in inconclusive for name in (*pair["a"], *pair["b"])})
+    rows = [row for pair in inconclusive for row in _strongest(pair)]
     said = f"it is not known yet whether {listed(names, 'or')} needs fewer steps"
     if len(names) > 2:
-        every = len(untold) == len(names) * (len(names) - 1) // 2
-        pairs = listed((f"of {pair['a'].iloc[0]} and {pair['b'].iloc[0]}" for pair in untold), "or")
+        every = len(inconclusive) == len(names) * (len(names) - 1) // 2
+        pairs = listed((f"of {pair['a'].iloc[0]} and {pair['b'].iloc[0]}" for pair in inconclusive), "or")
         which = f"which of {listed(names)} needs fewer steps" if every else f"which needs fewer steps {pairs}"
         said = f"it is not known yet {which}"
     said += f": {_no_interval(rows)}"

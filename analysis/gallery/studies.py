@@ -61,8 +61,8 @@ def read(folder: Path) -> Published:
     >>> found.name, found.searches, found.processes
     ('mlp_digits', 44, 2)
     """
-    held = [json.loads((path / "study.json").read_text()) for path in folders(folder)]
-    runs = [run for each in held for run in each["provenance"]]
+    records = [json.loads((path / "study.json").read_text()) for path in folders(folder)]
+    runs = [run for record in records for run in record["provenance"]]
     dates = sorted(str(run[end])[:10] for run in runs for end in ("started", "ended") if run.get(end))
     return Published(
         folder,
@@ -72,7 +72,7 @@ def read(folder: Path) -> Published:
         list(dict.fromkeys(map(_machine, runs))),
         list(dict.fromkeys(map(_versions, runs))),
         *(dates[0], dates[-1]) if dates else ("", ""),
-        len(held),
+        len(records),
         citation.hash_on_disk(folder),
     )
 
@@ -127,12 +127,12 @@ def _faults(folder: Path) -> Iterator[str]:
 
 
 def _faults_of_search(search: Path, name: str) -> Iterator[str]:
-    held = json.loads((search / "study.json").read_text())
-    if held.get("format") != 1:
-        yield f"{name}/study.json has format {held.get('format')!r}; this version publishes format 1."
-    if lacking := NEEDED - set(held.get("question", {})):
+    record = json.loads((search / "study.json").read_text())
+    if record.get("format") != 1:
+        yield f"{name}/study.json has format {record.get('format')!r}; this version publishes format 1."
+    if lacking := NEEDED - set(record.get("question", {})):
         yield f"{name}/study.json lacks {', '.join(sorted(lacking))} in its question."
-    runs = held.get("provenance", [])
+    runs = record.get("provenance", [])
     known = {key for key, value in runs[-1].items() if value is not None} if runs else set()
     if lacking := OF_RUNS - known:  # a run that was killed has no end on record, the last one has
         absent = ", ".join(sorted(lacking)) if runs else "any run"

@@ -73,8 +73,8 @@ class BatchSchedule:
         >>> bool(BatchSchedule.of({})), BatchSchedule.of({"batch_schedule": {"kind": "ramp"}}).kind
         (False, 'ramp')
         """
-        held = dict(question.get(COLUMN) or {})
-        return cls(**held | {name: tuple(held.get(name, ())) for name in ("switches", "sizes")})
+        recorded = dict(question.get(COLUMN) or {})
+        return cls(**recorded | {name: tuple(recorded.get(name, ())) for name in ("switches", "sizes")})
 
     @property
     def parameters(self) -> Mapping[str, str]:

@@ -72,9 +72,9 @@ class Branch(NamedTuple):
     @classmethod
     def of(cls, question: Mapping[str, Any]) -> Self:
         """The branch of a recorded question."""
-        held = question["branch"]
-        start = {"start": Start(**held["start"])} if held.get("start") else {}
-        return cls(**{**held, "widened": tuple(held["widened"]), **start})
+        recorded = question["branch"]
+        start = {"start": Start(**recorded["start"])} if recorded.get("start") else {}
+        return cls(**{**recorded, "widened": tuple(recorded["widened"]), **start})
 
     @property
     def stage(self) -> int:

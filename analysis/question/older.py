@@ -16,40 +16,40 @@ ARGUMENTS = {"workloads.resnet_cifar.ResNetCifar": {"norm": "none", "ghost_batch
 """Class -> the arguments that it did not have in older versions, with the values that mean the same."""
 
 
-def question(held: Mapping[str, Any]) -> dict[str, Any]:
+def question(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded question in the names of this version.
 
     >>> found = question({"arithmetic": "bmm", "workload": {"_target_": "workloads.nqm.NoisyQuadraticModel"}})
     >>> found["arithmetic"], found["workload"]
     ('linear_chain', {'_target_': 'workloads.noisy_quadratic.NoisyQuadraticModel'})
     """
-    found = {**UNRECORDED, **held}
-    if held.get("seeds"):  # imported studies have none
-        found["seeds"] = {"shared": True} | held["seeds"]
-    if held.get("evaluation"):
-        found["evaluation"] = {"exact": True} | held["evaluation"]
-    if "arithmetic" in held:
-        found["arithmetic"] = ARITHMETICS.get(held["arithmetic"], held["arithmetic"])
-    if "_target_" in held["workload"]:
-        target = held["workload"]["_target_"]
+    found = {**UNRECORDED, **recorded}
+    if recorded.get("seeds"):  # imported studies have none
+        found["seeds"] = {"shared": True} | recorded["seeds"]
+    if recorded.get("evaluation"):
+        found["evaluation"] = {"exact": True} | recorded["evaluation"]
+    if "arithmetic" in recorded:
+        found["arithmetic"] = ARITHMETICS.get(recorded["arithmetic"], recorded["arithmetic"])
+    if "_target_" in recorded["workload"]:
+        target = recorded["workload"]["_target_"]
         missing = ARGUMENTS.get(target, {})
-        found["workload"] = {**missing, **held["workload"], "_target_": WORKLOADS.get(target, target)}
+        found["workload"] = {**missing, **recorded["workload"], "_target_": WORKLOADS.get(target, target)}
     return found
 
 
-def run(held: Mapping[str, Any]) -> dict[str, Any]:
+def run(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """The record of a run in the names of this version.
 
     >>> run({"traits": {"parameters": 10.0}})
     {'fingerprint': {'parameters': 10.0}}
     """
-    return {"fingerprint" if key == "traits" else key: value for key, value in held.items()}
+    return {"fingerprint" if key == "traits" else key: value for key, value in recorded.items()}
 
 
-def is_older(held: Mapping[str, Any]) -> bool:
+def is_older(recorded: Mapping[str, Any]) -> bool:
     """True if the record of a run on file is older than the name `fingerprint`.
 
     >>> is_older({"traits": {}}), is_older({"fingerprint": {}})
     (True, False)
     """
-    return "fingerprint" not in held
+    return "fingerprint" not in recorded

@@ -110,11 +110,11 @@ def stopping_sentences(studies: Sequence[StudyData]) -> list[str]:
     ran = [study for study in studies if not study.imported]
     stopped = [study for study in ran if study.stops_early]
     whole = [study for study in ran if study.ran_under.runs_whole_budget]
-    both = bool(stopped and whole)
-    found = [(_skipped(stopped), stopped), (_could_skip(whole), whole)]
-    curves = [", ".join(dict.fromkeys(" with ".join(study.curve) for study in some)) for _, some in found]
-    said = [(text, of) for (text, _), of in zip(found, curves, strict=True) if text]
-    return [f"{of}: {text[0].lower()}{text[1:]}" if both else text for text, of in said]
+    said = []
+    for text, some in ((_skipped(stopped), stopped), (_could_skip(whole), whole)):
+        curves = ", ".join(dict.fromkeys(" with ".join(study.curve) for study in some))
+        said += [f"{curves}: {text[0].lower()}{text[1:]}" if stopped and whole else text] if text else []
+    return said
 
 
 def _skipped(studies: Sequence[StudyData]) -> str:

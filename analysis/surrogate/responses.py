@@ -179,9 +179,9 @@ def shortened(result: Result) -> Result:
     """
     steps, errors = np.asarray(result.trial.steps), np.asarray(result.trial.errors, dtype=float)
     until = result.outcome.result or result.outcome.end
-    held = np.flatnonzero((steps > 0) & (steps <= until) & (errors >= 0) & np.isfinite(errors))
-    half = held[: int(np.searchsorted(steps[held], until / 2, side="right"))][-1:]
-    kept = np.unique([*half, *held[-LAST:]]).astype(int)
+    usable = np.flatnonzero((steps > 0) & (steps <= until) & (errors >= 0) & np.isfinite(errors))
+    half = usable[: int(np.searchsorted(steps[usable], until / 2, side="right"))][-1:]
+    kept = np.unique([*half, *usable[-LAST:]]).astype(int)
     return replace(result, trial=result.trial._replace(steps=steps[kept], errors=errors[kept]))
 
 

@@ -49,8 +49,8 @@ def orphans(studies: Sequence[StudyData]) -> list[str]:
     >>> orphans([load_study(folder), load_study(f"{folder}/rerun-1")])
     []
     """
-    held = {study.key for study in studies if study.branch == Branch()}
-    orphaned = dict.fromkeys(study.key for study in studies if study.key not in held)
+    searched = {study.key for study in studies if study.branch == Branch()}
+    orphaned = dict.fromkeys(study.key for study in studies if study.key not in searched)
     return [
         f"{workload}, {optimizer}, batch size {size:,}: its first search is missing, so its other searches are left "
         "out; sweep again."

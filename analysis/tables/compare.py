@@ -65,8 +65,8 @@ def table(
     fixed = FIXED[by]
     curves: dict[tuple[str, str, float], dict[str, dict[int, _Search]]] = {}
     for study, goal in answerable(studies, goals):
-        held, name = (getattr(study, attribute) for attribute in (fixed, by))
-        curve = curves.setdefault((held, goal.metric, goal.threshold), {}).setdefault(name, {})
+        shared, name = (getattr(study, attribute) for attribute in (fixed, by))
+        curve = curves.setdefault((shared, goal.metric, goal.threshold), {}).setdefault(name, {})
         found = row(study, goal)
         cell = cell_width(found["steps_to_result"], found["step_before"]) if found["reached"] else 0.0
         known = found["censored_at"], cell, is_left_censored(study, goal), study.independent

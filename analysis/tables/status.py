@@ -80,10 +80,10 @@ def commands_at_work(study: StudyData) -> list[dict[str, Any]]:
         with suppress(OSError, ValueError):  # the trial begins again meanwhile
             age = max(0.0, time.time() - path.stat().st_mtime)
             if index not in study.trials.index and age < SILENCE:
-                held = json.loads(path.read_text())
-                times = {name: held[name] + age for name in ("seconds", "silent")}
-                steps = int(study.question["train_steps"])
-                found.append({"trial": index, "step": held["step"], "steps": steps, "error": held["error"], **times})
+                last = json.loads(path.read_text())
+                times = {name: last[name] + age for name in ("seconds", "silent")}
+                steps = study.train_steps
+                found.append({"trial": index, "step": last["step"], "steps": steps, "error": last["error"], **times})
     return found
 
 

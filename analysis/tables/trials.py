@@ -167,10 +167,11 @@ def reaching(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for key, curve in ended.groupby(CURVE, sort=False):
         known = _crossings(curve)
-        for unit, each in UNITS.items():
+        for unit, per_step in UNITS.items():
             budget = known.available(unit)
-            reached = known.reached(each(curve["batch_size"]), budget).groupby(curve["batch_size"]).agg(["size", "sum"])
-            rows += [(*key, unit, size, budget, *counts) for size, *counts in reached.itertuples(name=None)]
+            reached = known.reached(per_step(curve["batch_size"]), budget)
+            counts = reached.groupby(curve["batch_size"]).agg(["size", "sum"])
+            rows += [(*key, unit, size, budget, *both) for size, *both in counts.itertuples(name=None)]
     return pd.DataFrame(rows, columns=[*CURVE, "unit", "batch_size", "budget", "trials", "reached"])
 
 
@@ -209,8 +210,8 @@ def _crossings(curve: pd.DataFrame) -> _Crossings:
 def _maps(table: pd.DataFrame) -> Iterator[pd.DataFrame]:
     for _, curve in table.groupby(CURVE, sort=False):
         known = _crossings(curve)
-        for unit, of in UNITS.items():
-            each = of(curve["batch_size"])
+        for unit, per_step in UNITS.items():
+            each = per_step(curve["batch_size"])
             fewest = (known.crossing.where(known.complete, np.inf) * each).groupby(curve["batch_size"]).min()
             if not np.isfinite(fewest).any():
                 continue

@@ -51,5 +51,5 @@ def ranking(pairs: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
 def _others(pairs: pd.DataFrame, limits: pd.DataFrame, names: set[str]) -> list[str]:
     """The sentences on pairs without a statement over all batch sizes, and on critical batch sizes."""
     without = pairs.groupby(["a", "b"]).filter(lambda pair: not (pair["kind"] == ALL).any())
-    told = [] if without.empty else map(without_subject, verdicts.sentences(without, limits[:0], cure=False))
-    return [named(each, names) for each in (*told, *map(begun, verdicts.critical(sorted(names), limits)))]
+    of_pairs = [] if without.empty else map(without_subject, verdicts.sentences(without, limits[:0], cure=False))
+    return [named(each, names) for each in (*of_pairs, *map(begun, verdicts.critical(sorted(names), limits)))]
