@@ -388,13 +388,3 @@ def can_answer(goal: Goal, own: Goal, stopping: str | None) -> bool:
     (True, False)
     """
     return stopping not in EARLY or (goal.metric == own.metric and goal.threshold >= own.threshold)
-
-
-def fewest_steps(steps_to_goal: Sequence[int | None]) -> tuple[int, int] | None:
-    """(position, steps) of the trial that reached the goal first; ties go to the lower position; None if no trial did.
-
-    >>> fewest_steps([None, 300, 200, 200])
-    (2, 200)
-    """
-    reached = [(steps, position) for position, steps in enumerate(steps_to_goal) if steps is not None]
-    return min(reached)[::-1] if reached else None

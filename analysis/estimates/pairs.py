@@ -133,7 +133,7 @@ def seeded_curve(
         int(curve["curve_steps"].notna().sum()) - tuned.SPENT,
         critical if bound == "=" else np.nan,
         {"<": 0.0, ">": critical}.get(bound, np.inf),
-        _by_grid(curve),
+        curve.reindex(columns=["batch_size", "grid_error"]).dropna().set_index("batch_size")["grid_error"].to_dict(),
     )
 
 
@@ -148,11 +148,6 @@ def ends(runs: pd.DataFrame) -> pd.DataFrame:
     """
     steps, before = with_before(runs)
     return pd.DataFrame({"least": fewest(steps, before), "most": steps}, index=runs["rerun"])
-
-
-def _by_grid(curve: pd.DataFrame) -> dict[int, float]:
-    known = curve.reindex(columns=["batch_size", "grid_error"]).dropna()
-    return {int(size): float(error) for size, error in known.itertuples(index=False, name=None)}
 
 
 def _critical(limits: pd.DataFrame) -> tuple[str, float]:

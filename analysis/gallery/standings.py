@@ -1,6 +1,6 @@
 """Which optimizer scales furthest and needs the fewest steps, with ties shown as ties; and performance profiles."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -38,7 +38,8 @@ def furthest(evidence: Evidence) -> pd.DataFrame:
     for group in evidence.groups("workload", "goal"):
         curves = [curve for curve in group if _known(curve)]
         useful, critical = (_ranks(curves, definition) for definition in (USEFUL, CRITICAL))
-        found = [{**_names(each), **useful[each.optimizer], **_prefixed(critical[each.optimizer])} for each in curves]
+        critical = {name: {f"critical_{key}": value for key, value in row.items()} for name, row in critical.items()}
+        found = [_names(each) | useful[each.optimizer] | critical[each.optimizer] for each in curves]
         rows += sorted(found, key=lambda row: (row["rank"], row["critical_rank"], -row["estimate"]))
     return pd.DataFrame(rows)
 
@@ -70,10 +71,6 @@ def _ranks(curves: Sequence[Curve], definition: str) -> dict[str, dict[str, Any]
         }
         for curve in curves
     }
-
-
-def _prefixed(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"critical_{name}": value for name, value in row.items()}
 
 
 def fewest(evidence: Evidence) -> pd.DataFrame:

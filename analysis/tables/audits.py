@@ -221,12 +221,12 @@ def inclusions(answered: Iterable[tuple[StudyData, Goal]], pairs: pd.DataFrame) 
     >>> found.special, round(found.ratio, 2), found.under_tuned
     ('sgd', 0.98, False)
     """
-    studies = {(s.workload, goal.metric, goal.threshold, s.batch_size, s.optimizer): s for s, goal in answered}
+    studies = {(s.workload, goal, s.batch_size, s.optimizer): s for s, goal in answered}
     found = []
     for row in _at_each_batch_size(pairs):
         goal = Goal(row.goal_metric, row.goal_threshold)
         for general, special, ratio in _both_ways(row):
-            key = (row.workload, goal.metric, goal.threshold, row.smallest_batch_size)
+            key = (row.workload, goal, row.smallest_batch_size)
             one, other = studies.get((*key, general)), studies.get((*key, special))
             if one and other and contains(one, other, goal) and is_complete(one) and is_complete(other):
                 found.append(Inclusion(one, goal, special, *ratio))

@@ -171,13 +171,13 @@ def is_complete(study: StudyData) -> bool:
     return study.imported or study.once("complete", known)
 
 
-def feasible_steps(study: StudyData, goal: Goal | None = None) -> np.ndarray:
+def feasible_steps(study: StudyData, goal: Goal | None = None, stopping: str | None = None) -> np.ndarray:
     """Steps to the goal of the counted feasible trials [N] in index order, infinite if not reached.
 
     >>> feasible_steps(study)[:6].tolist()
     [192.0, 21.0, 56.0, inf, inf, 26.0]
     """
-    counted = counted_trials(study, goal)
+    counted = counted_trials(study, goal, stopping)
     return counted[counted["status"] == COMPLETE]["steps_to_goal"].astype("float64").fillna(np.inf).to_numpy()
 
 
@@ -214,10 +214,9 @@ def _confirmed(study: StudyData) -> int | None:
 
 
 def _fewest(counted: pd.DataFrame) -> tuple[int | None, int | None]:
-    """(the trial with the fewest steps to the goal, these steps) among the complete ones of these trials."""
-    complete = counted[counted["status"] == COMPLETE]
-    best = counting.fewest_steps([None if pd.isna(s) else int(s) for s in complete["steps_to_goal"]])
-    return (None, None) if best is None else (int(complete.index[best[0]]), best[1])
+    """(the first trial with the fewest steps to the goal, these steps) among the complete ones of these trials."""
+    met = counted["steps_to_goal"][counted["status"] == COMPLETE].dropna()
+    return (None, None) if met.empty else (int(met.idxmin()), int(met.min()))
 
 
 def row(study: StudyData, goal: Goal | None = None, stopping: str | None = None) -> dict[str, Any]:
@@ -234,13 +233,13 @@ def row(study: StudyData, goal: Goal | None = None, stopping: str | None = None)
 def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
     counted = counted_trials(study, goal, stopping)
     complete = counted[counted["status"] == COMPLETE]
-    steps = [None if pd.isna(s) else int(s) for s in complete["steps_to_goal"]]
+    steps = feasible_steps(study, goal, stopping)
     trial, fewest = _fewest(counted)
     missed = complete["end"][complete["steps_to_goal"].isna()]
     censored_at = np.nan if missed.empty else float(missed.min())
-    known = intervals.known(np.array([np.inf if step is None else step for step in steps], dtype=float), censored_at)
+    known = intervals.known(steps, censored_at)
     n = intervals.draws(len(steps))
-    s_n = intervals.median_best_of(known, n) if steps and study.independent else np.nan
+    s_n = intervals.median_best_of(known, n) if len(steps) and study.independent else np.nan
     low, high = intervals.interval(known, n) if len(steps) >= intervals.PART and study.independent else (np.nan, np.nan)
     tuned = trial
     if study.refines:

@@ -99,12 +99,6 @@ def test_in_a_race_what_lies_beyond_the_bound_does_not_count():
     assert before == Outcome(INFEASIBLE, 13, None)
 
 
-def test_fewest_steps():
-    assert counting.fewest_steps([]) is counting.fewest_steps([None, None]) is None
-    assert counting.fewest_steps([None, 30, 20, 40]) == (2, 20)
-    assert counting.fewest_steps([30, 20, None, 20]) == (1, 20)  # a tie goes to the lower index
-
-
 @pytest.mark.parametrize(
     ("text", "metric", "threshold"),
     [
