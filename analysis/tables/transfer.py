@@ -155,7 +155,8 @@ def _row(moved: pd.DataFrame, tuned: pd.DataFrame | None) -> dict[str, Any]:
         "missed": missed,
         "missed_share": missed / seeds,
         **dict(zip(("missed_low", "missed_high"), intervals.share(missed, seeds), strict=True)),
-        **_median(taken, "steps", "low", "high"),
+        "steps": intervals.median_best_of(taken, 1),  # S_n with n = 1
+        **dict(zip(("low", "high"), intervals.interval(taken, 1), strict=True)),
         "steps_to_result": moved["steps_to_result"].iloc[0],
     }
     both = [] if tuned is None else moved.index.intersection(tuned.index)
@@ -192,12 +193,6 @@ def lost(moved: pd.DataFrame, tuned: pd.DataFrame) -> dict[str, float]:
     within = float(np.exp(intervals.moved_by_grid(*ours) + intervals.moved_by_grid(*theirs)))
     low, high = intervals.interval(least, 1)[0] / within, intervals.interval(most, 1)[1] * within
     return {"steps_lost": float(intervals.median_best_of(found, 1)), "lost_low": low, "lost_high": high}
-
-
-def _median(values: np.ndarray, *names: str) -> dict[str, float]:
-    """The median of values [n] and its interval, under these names; the median is S_n with n = 1."""
-    found = (float(intervals.median_best_of(values, 1)), *intervals.interval(values, 1))
-    return dict(zip(names, found, strict=True))
 
 
 def in_words(rule: str) -> str:
