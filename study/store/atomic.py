@@ -1,11 +1,13 @@
 """Writes files that appear whole or not at all, and reports why a file cannot be written."""
 
 import errno
+import json
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from study.errors import Failed, Refused, unwritable
 
@@ -68,7 +70,30 @@ def link(aside: Path, path: Path) -> bool:
     return True
 
 
-def settle(folder: Path) -> None:
+def as_json(tree: Mapping[str, Any]) -> Callable[[Path], object]:
+    """Writes plain data as JSON: for `replace` and `create`."""
+    return lambda path: path.write_text(json.dumps(tree, indent=1) + "\n")
+
+
+def read_json(path: Path, cure: str) -> dict[str, Any]:
+    """Read a file of `as_json`.
+
+    Raises:
+        StoreError: the file cannot be read; the message ends with the cure.
+    """
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise StoreError(f"cannot read {path}: {error}; {cure}.") from error
+
+
+def make_folder(folder: Path, parents: bool = True) -> None:
+    """Make a folder, unless it is there. Raises StoreError if it cannot be made."""
+    with writing(folder):
+        folder.mkdir(parents=parents, exist_ok=True)
+
+
+def flush_names(folder: Path) -> None:
     """Flush the names in a folder to disk. Call it before removing the files that new ones in the folder replace.
 
     On a file system that does not write both in order, a power cut could undo the renaming and keep the removal.
@@ -81,14 +106,14 @@ def settle(folder: Path) -> None:
             os.close(handle)
 
 
-def beside(path: Path) -> Path:
-    """A temporary name in the same folder. It begins with a dot, so that readers skip it."""
+def temporary(path: Path) -> Path:
+    """A name for a temporary file in the same folder. It begins with a dot, so that readers skip it."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # no process id: two machines may use the same one
 
 
 @contextmanager
 def _whole(path: Path, write: Callable[[Path], object]) -> Iterator[Path]:
-    aside = beside(path)
+    aside = temporary(path)
     with writing(path):
         try:
             write(aside)

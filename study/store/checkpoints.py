@@ -34,8 +34,7 @@ class Checkpoints(MutableMapping[int, bytes]):
 
     def __setitem__(self, index: int, content: bytes) -> None:
         path = self._path(index)
-        with atomic.writing(path):
-            self.folder.mkdir(exist_ok=True)
+        atomic.make_folder(self.folder, parents=False)
         atomic.replace(path, lambda aside: aside.write_bytes(content))
 
     def __delitem__(self, index: int) -> None:

@@ -116,8 +116,7 @@ def claimed(folder: Path, shard: Shard = WHOLE) -> Iterator[Claim]:
         Held: another process trains this shard, or shards of another `count`.
         StoreError: the folder cannot be written.
     """
-    with atomic.writing(folder / ".claim"):
-        folder.mkdir(parents=True, exist_ok=True)
+    atomic.make_folder(folder)
     first: Held | None = None
     while True:
         try:
@@ -204,7 +203,7 @@ def _take(folder: Path, shard: Shard) -> Claim:
 def _create(path: Path) -> Claim:
     """Create a claim, with its content and its lock from the start. Raises Held if one of this name exists."""
     who = {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot(), "claim": secrets.token_hex(8)}
-    content, aside = json.dumps(who).encode(), atomic.beside(path)
+    content, aside = json.dumps(who).encode(), atomic.temporary(path)
     with atomic.writing(path.with_name(".claim")):
         file = aside.open("x+b", buffering=0)
         try:
@@ -258,7 +257,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 def _now(folder: Path) -> float:
     """The time by the file system's clock."""
-    probe = atomic.beside(folder / ".claim")
+    probe = atomic.temporary(folder / ".claim")
     with atomic.writing(folder / ".claim"):
         try:
             probe.touch()

@@ -20,8 +20,8 @@ def points(folder: Path, checksum: str) -> dict[int, dict[str, Any]]:
 
 def save_point(folder: Path, point: Mapping[str, Any]) -> None:
     """Write one point, and remove those that answer another question. Raises StoreError if it cannot be written."""
+    atomic.make_folder(folder, parents=False)
     with atomic.writing(folder):
-        folder.mkdir(exist_ok=True)
         for path in folder.glob("[0-9]*.json"):
             if json.loads(path.read_text())["checksum"] != point["checksum"]:
                 path.unlink()

@@ -131,7 +131,7 @@ def save_imported(
         # Readers find a study by its study.json: write it last.
         atomic.replace(folder / COMPACTED, partial(write_table, columns, trials))
         held = {"format": FORMAT, "question": question, "provenance": [provenance]}
-        atomic.replace(folder / "study.json", partial(_write_json, held))
+        atomic.replace(folder / "study.json", atomic.as_json(held))
     return folder
 
 
@@ -175,8 +175,7 @@ def held(results: Path, study: Study) -> tuple[dict[str, Any], list[dict[str, An
 def identity(results: Path) -> str:
     """The random identifier of a results folder, the same on every machine. The first call creates it."""
     path = results / ".identity"
-    with atomic.writing(path):
-        results.mkdir(parents=True, exist_ok=True)
+    atomic.make_folder(results)
     if not path.exists():
         atomic.create(path, lambda aside: aside.write_text(secrets.token_hex(8)))
     return path.read_text()
@@ -203,9 +202,8 @@ def _made(results: Path, study: Study) -> Path:
     path = folder / "study.json"
     if not path.exists():
         check(results, [study])
-        with atomic.writing(path):
-            folder.mkdir(parents=True, exist_ok=True)
-        atomic.create(path, partial(_write_json, {"format": FORMAT, "question": study.question(), "provenance": []}))
+        atomic.make_folder(folder)
+        atomic.create(path, atomic.as_json({"format": FORMAT, "question": study.question(), "provenance": []}))
     return folder
 
 
@@ -222,14 +220,13 @@ def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Pa
     check(results, [study])
     _ask(folder, study)
     for name in ("trials", "runs"):
-        with atomic.writing(folder / name):
-            (folder / name).mkdir(exist_ok=True)
+        atomic.make_folder(folder / name, parents=False)
     alone = len([*folder.glob(".claim.*")]) == 1
     for path in searches.matching(folder, "runs/[!.]*.json") if alone and not begun(folder) else ():
         if (held := read(path).get("fingerprint")) and held != provenance.get("fingerprint"):
             path.unlink()  # it left no trial, so those to come are not mixed with trials of its code
     path = folder / "runs" / f"{secrets.token_hex(4)}.json"
-    atomic.replace(path, partial(_write_json, {"run": path.stem, **provenance}))
+    atomic.replace(path, atomic.as_json({"run": path.stem, **provenance}))
     return path
 
 
@@ -248,12 +245,12 @@ def _ask(folder: Path, study: Study) -> None:
     if _asks_for_more(folder, study):
         held = read(folder / "study.json")
         asked = held | {"question": _as_asked(held["question"], study)}
-        atomic.replace(folder / "study.json", partial(_write_json, asked))
+        atomic.replace(folder / "study.json", atomic.as_json(asked))
 
 
 def end_run(path: Path, ended: Mapping[str, Any]) -> None:
     """Add the keys of `ended` to the record of a run."""
-    atomic.replace(path, partial(_write_json, {**read(path), **ended}))
+    atomic.replace(path, atomic.as_json({**read(path), **ended}))
 
 
 def runs(folder: Path) -> list[dict[str, Any]]:
@@ -300,8 +297,8 @@ def gather(folder: Path) -> None:
     with suppress(Held), claimed(folder):
         compact(folder)
         gathered = {**read(folder / "study.json"), "provenance": runs(folder)}
-        atomic.replace(folder / "study.json", partial(_write_json, gathered))
-        atomic.settle(folder)
+        atomic.replace(folder / "study.json", atomic.as_json(gathered))
+        atomic.flush_names(folder)
         for name in ("runs", "checkpoints"):  # checkpoints left over: the complete search does not need their trials
             shutil.rmtree(folder / name, ignore_errors=True)
         left = [path for part in (folder, folder / "trials") for path in part.glob(".*") if path.is_file()]
@@ -328,7 +325,7 @@ def save(folder: Path, curve: Curve, replaces: bool = False) -> bool:
     kept = put(path, partial(write_curves, [curve])) is not False
     checkpoints = Checkpoints(folder)
     if curve.trial.index in checkpoints:
-        atomic.settle(path.parent)
+        atomic.flush_names(path.parent)
         del checkpoints[curve.trial.index]
     return kept
 
@@ -342,7 +339,7 @@ def compact(folder: Path) -> None:
     if not curves or not any((folder / "trials").glob("*.parquet")):
         return
     atomic.replace(folder / COMPACTED, partial(write_curves, curves))
-    atomic.settle(folder)
+    atomic.flush_names(folder)
     for curve in curves:
         path = folder / "trials" / f"{curve.trial.index:06d}.parquet"
         with atomic.writing(path):
@@ -384,17 +381,10 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         StoreError: the file cannot be read.
     """
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise StoreError(f"cannot read {path}: {error}; restore or remove that study's folder.") from error
+    found = atomic.read_json(path, "restore or remove that study's folder")
     return found | {"question": older.question(found["question"])} if "question" in found else found
 
 
 def now() -> str:
     """The current time in UTC, in ISO 8601, for records of runs."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def _write_json(tree: Mapping[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(tree, indent=1) + "\n")

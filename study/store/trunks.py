@@ -8,7 +8,6 @@ results/branched/<workload>/<optimizer>/<batch_size>-<checksum>/
         studies/<workload>/<optimizer>/<batch_size>/from-step-123/
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,10 +27,8 @@ def checkpoints(folder: Path) -> dict[int, dict[str, Any]]:
     path = folder / "trunk.json"
     if not path.exists():
         return {}
-    try:
-        return {int(step): found for step, found in json.loads(path.read_text())["checkpoints"].items()}
-    except (OSError, ValueError, KeyError) as error:
-        raise atomic.StoreError(f"cannot read {path}: {error}; remove it, and the trunk is trained again.") from error
+    trunk = atomic.read_json(path, "remove it, and the trunk is trained again")
+    return {int(step): record for step, record in trunk.get("checkpoints", {}).items()}
 
 
 def save_checkpoint(folder: Path, question: Mapping[str, Any], record: Mapping[str, Any], content: bytes) -> None:
@@ -41,12 +38,11 @@ def save_checkpoint(folder: Path, question: Mapping[str, Any], record: Mapping[s
         StoreError: it cannot be written.
     """
     path = checkpoint_file(folder, record["step"])
-    with atomic.writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.make_folder(path.parent)
     atomic.replace(path, lambda aside: aside.write_bytes(content))
     known = checkpoints(folder) | {record["step"]: record}
-    held = {"question": question, "checkpoints": {step: known[step] for step in sorted(known)}}
-    atomic.replace(folder / "trunk.json", lambda aside: aside.write_text(json.dumps(held, indent=1) + "\n"))
+    trunk = {"question": question, "checkpoints": dict(sorted(known.items()))}
+    atomic.replace(folder / "trunk.json", atomic.as_json(trunk))
 
 
 def checkpoint_file(folder: Path, step: int) -> Path:
@@ -61,7 +57,5 @@ def start_file(results: Path, study: Study) -> Path | None:
 
 def save_request(folder: Path, request: Mapping[str, Any]) -> None:
     """Write what to report on. Raises StoreError if it cannot be written."""
-    path = folder / "request.json"
-    with atomic.writing(path):
-        folder.mkdir(parents=True, exist_ok=True)
-    atomic.replace(path, lambda aside: aside.write_text(json.dumps(request, indent=1) + "\n"))
+    atomic.make_folder(folder)
+    atomic.replace(folder / "request.json", atomic.as_json(request))
