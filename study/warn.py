@@ -64,8 +64,8 @@ def of_torch(console: Console) -> None:
 def of_devices(jobs: Sequence[Job], console: Console) -> None:
     """Warn if recorded trials were trained on another kind or number of devices, which gives other last bits."""
     for job in jobs:
-        begun = store.held(job.results, job.study)
-        runs = begun[1] if begun else []
+        begun = store.recorded(job.results, job.study)
+        runs = begun.runs if begun else []
         mine = place(job.placement.device.partition(":")[0], job.placement.devices or 1)
         kinds = {place(run["device"].partition(":")[0], run.get("devices", 1)) for run in runs if "device" in run}
         if other := kinds - {mine}:

@@ -103,8 +103,8 @@ def check_changes(jobs: Sequence[Job], trains: Callable[[Job], bool]) -> None:
 
 def refusal(job: Job) -> str | None:
     """Why the recorded trials of a job cannot be continued, with the cure; None if they can or there are none."""
-    held = store.held(job.results, job.study)
-    why = older.refusal(job.study, held[1]) if held else None
+    on_file = store.recorded(job.results, job.study)
+    why = older.refusal(job.study, on_file.runs) if on_file else None
     if why is None:
         return None
     name = f"{job.study.name} with {job.study.series} at batch size {job.study.batch_size:,}"

@@ -89,8 +89,10 @@ def _added(jobs: Sequence[Job], until: Until, console: Console) -> dict[str, int
     if wide <= until.value:
         return {}
     # A search that missed the goal gets nothing more, so its question on file stays as it was.
-    held = [
-        store.most(job.study.search, found[0]["search"]) for job in jobs if (found := store.held(results, job.study))
+    searches = [
+        store.extended(job.study.search, recorded.question["search"])
+        for job in jobs
+        if (recorded := store.recorded(results, job.study))
     ]
-    most = {key: max(getattr(search, key) for search in held) for key in ("trials", "reruns", "added")}
-    return more({"sampler": held[0].sampler, **most}, steps)
+    most = {key: max(getattr(search, key) for search in searches) for key in ("trials", "reruns", "added")}
+    return more({"sampler": searches[0].sampler, **most}, steps)

@@ -233,11 +233,11 @@ def _check(study: Study, checked: CheckedWorkload, device: str) -> None:
 def _as_begun(job: Job) -> Job:
     """The job with the micro-batch, arithmetic and search of earlier runs; the machine that trains it adds the rest."""
     job = replace(job, study=store.continued(job.results, job.study))
-    begun = store.held(job.results, job.study)
+    begun = store.recorded(job.results, job.study)
     if not begun:
         return job
-    settled = {name: begun[0][name] for name in (*store.SETTLED, "arithmetic")}
-    search = store.most(job.study.search, begun[0]["search"])
+    settled = {name: begun.question[name] for name in (*store.SETTLED, "arithmetic")}
+    search = store.extended(job.study.search, begun.question["search"])
     return replace(job, study=replace(job.study, search=search, **settled))
 
 
@@ -261,7 +261,7 @@ def _settled(job: Job, checked: CheckedWorkload) -> Job:
         check_model(study, checked.workload, first(inputs, part), first(targets, part))
     whole = None if devices == 1 and not checked.streamed else "its data are streamed, or it has several devices"
     why = checked.state.reason or whole
-    begun = store.held(job.results, study) is not None
+    begun = store.recorded(job.results, study) is not None
     if begun and (placement.name == "auto" or (placement.name == "lanes" and fused(recorded))):
         study = recorded
         if why and fused(recorded):

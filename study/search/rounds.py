@@ -123,7 +123,7 @@ class Pool:
         self._asked = set(self._members)
         first = next(iter(self._members.values()))
         if first.study.search.pool:
-            for study in store.beside(results, first.study):
+            for study in store.of_curve(results, first.study):
                 self._members.setdefault(study.batch_size, Member(study, store.study_folder(results, study)))
         self._fits: dict[tuple[Any, ...], curve.Fitted] = {}
         self._closes = True

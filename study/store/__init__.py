@@ -34,25 +34,23 @@ from study.store.atomic import StoreError
 from study.store.checkpoints import Checkpoints
 from study.store.claims import busy, claimed
 from study.store.curves import COMPACTED, load, write_curves
+from study.store.questions import SETTLED, differences, extended
 from study.store.rounds import read_round, write_round
 from study.store.studies import (
-    SETTLED,
     announce,
-    beside,
     check,
     check_imported,
     compact,
     continued,
-    differences,
     end_run,
     fingerprints,
     gather,
-    held,
     identity,
-    most,
     now,
+    of_curve,
     open_study,
     read,
+    recorded,
     runs,
     save,
     save_imported,

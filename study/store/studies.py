@@ -1,4 +1,4 @@
-"""Study folders: the recorded question and how it may be extended, records of runs, checkpoints, compaction."""
+"""Study folders: the recorded question, records of runs, checkpoints, compaction."""
 
 import datetime
 import json
@@ -11,34 +11,30 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from analysis.counting import RECORDED, all_runs, launch_limit
+from analysis.counting import RECORDED, all_runs
 from analysis.question import older, searches
-from analysis.units import TOKENS
-from study.records import ARITHMETICS, COMMAND, Curve, Study
-from study.settings import ROUNDS, Search
+from study.records import Curve, Study
 from study.store import atomic
 from study.store.atomic import StoreError
 from study.store.checkpoints import Checkpoints
 from study.store.claims import STALE, Held, busy, claimed
 from study.store.curves import COMPACTED, begun, load, write_curves, write_table
+from study.store.questions import cure_of, differences, extended, unlike
 
 FORMAT = 1
-OF_ONE_SIZE = ("batch_size", "train_steps", "budget_examples", "arithmetic")
-"""Keys of a question that may differ between batch sizes of one workload and optimizer."""
-COUNTS = ("extend", "extend_limit", "repeats", "reruns", "added")
-EXTENDABLE = tuple(f"search.{name}" for name in ("trials", "max_launches", "budgets", *COUNTS))
-"""Keys that a later run may change. The recorded question never shrinks (see `most`)."""
-SETTLED = ("micro_batch", "evaluation_chunk")
-"""Keys that the memory of the first machine decided. Later runs use the recorded value, so they may request another."""
+
+
+def _curve_folder(results: Path, study: Study) -> Path:
+    return results / "studies" / study.name / study.series
 
 
 def study_folder(results: Path, study: Study) -> Path:
     """The folder of one search of a study inside a results folder."""
-    return results / "studies" / study.name / study.series / str(study.batch_size) / study.branch.path
+    return _curve_folder(results, study) / str(study.batch_size) / study.branch.path
 
 
 def check(results: Path, studies: Sequence[Study]) -> None:
@@ -56,22 +52,11 @@ def check(results: Path, studies: Sequence[Study]) -> None:
                 "or remove the folder to train the trials again."
             )
         # Results are compared across batch sizes: the batch sizes of one workload and optimizer share all other keys.
-        held_beside = [folder / "study.json"] if study.branch.path else folder.parent.glob("*/study.json")
-        for path in sorted(path for path in held_beside if path.exists()):
-            held = read(path)["question"]
-            asked = study.question()
-            differing = _unlike(held, asked)
-            if path.parent != folder:
-                differing = {k: v for k, v in differing.items() if k not in OF_ONE_SIZE}
-            differing = {key: pair for key, pair in differing.items() if key not in EXTENDABLE + SETTLED}
-            cure = "choose another results=DIR"
-            # Some recorded arithmetics were removed, and imported studies have none.
-            if "arithmetic" in differing and held.get("arithmetic") in ARITHMETICS:
-                cure = f"repeat the engine= and engine.device= of the first run, which decide the arithmetic, or {cure}"
-            of_sampler = {f"search.{name}" for name in ("sampler", *ROUNDS)}
-            if "search.sampler" in differing and differing.keys() <= of_sampler:
-                cure = f"search={held['search']['sampler']} continues it; or {cure}"
-            _refuse(results, differing, cure)
+        paths = [folder / "study.json"] if study.branch.path else folder.parent.glob("*/study.json")
+        for path in sorted(filter(Path.exists, paths)):
+            on_file = read(path)["question"]
+            differing = unlike(on_file, study.question(), same_size=path.parent == folder)
+            _refuse(results, differing, cure_of(differing, on_file))
 
 
 def _check_writable(results: Path) -> None:
@@ -105,8 +90,10 @@ def check_imported(results: Path, questions: Iterable[Mapping[str, Any]]) -> Non
     for question in questions:
         asked = {key: question[key] for key in compared}
         for path in sorted(_imported_folder(results, question).parent.glob("*/study.json")):
-            held = {key: value for key, value in read(path)["question"].items() if key in compared}
-            _refuse(results, differences(held, asked), "import into another folder, or read goals with report --goal")
+            on_file = {key: value for key, value in read(path)["question"].items() if key in compared}
+            _refuse(
+                results, differences(on_file, asked), "import into another folder, or read goals with report --goal"
+            )
 
 
 def save_imported(
@@ -130,8 +117,8 @@ def save_imported(
         check_imported(results, [question])
         # Readers find a study by its study.json: write it last.
         atomic.replace(folder / COMPACTED, partial(write_table, columns, trials))
-        held = {"format": FORMAT, "question": question, "provenance": [provenance]}
-        atomic.replace(folder / "study.json", atomic.as_json(held))
+        record = {"format": FORMAT, "question": question, "provenance": [provenance]}
+        atomic.replace(folder / "study.json", atomic.as_json(record))
     return folder
 
 
@@ -139,8 +126,7 @@ def continued(results: Path, study: Study) -> Study:
     """The study with the rules of the trials on file for its workload and optimizer, which an older version may have
     begun: the trials that race against each other, whether batch sizes share points and seeds, and how often training
     and test errors are measured, unless the study says it."""
-    curve = results / "studies" / study.name / study.series
-    for path in sorted(curve.glob("*/study.json")):
+    for path in sorted(_curve_folder(results, study).glob("*/study.json")):
         question = read(path)["question"]
         if question["stopping"] != RECORDED:
             seeds = replace(study.seeds, shared=study.seeds.shared or question["seeds"]["shared"])
@@ -150,26 +136,34 @@ def continued(results: Path, study: Study) -> Study:
     return study
 
 
-def beside(results: Path, study: Study) -> list[Study]:
-    """The searches on file for the other batch sizes of a curve, of the same branch and with the same settings."""
-    found = []
-    for path in sorted((results / "studies" / study.name / study.series).glob("*/study.json")):
-        own = path.parent / study.branch.path / "study.json"
-        if own.exists():
-            question = read(own)["question"]
-            differing = _unlike(study.question(), question).keys() - {*OF_ONE_SIZE, *EXTENDABLE, *SETTLED}
-            if question["stopping"] != RECORDED and not differing:
-                found.append(Study.from_question(question))
-    return found
+def of_curve(results: Path, study: Study) -> list[Study]:
+    """The searches on file for all batch sizes of a curve, of the same branch and with the same settings."""
+    paths = [
+        path.parent / study.branch.path / "study.json"
+        for path in sorted(_curve_folder(results, study).glob("*/study.json"))
+    ]
+    questions = [read(path)["question"] for path in paths if path.exists()]
+    return [
+        Study.from_question(question)
+        for question in questions
+        if question["stopping"] != RECORDED and not unlike(study.question(), question, same_size=False)
+    ]
 
 
-def held(results: Path, study: Study) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
-    """(the question, the record of every run) of a search on file; None if it has not started or was imported."""
+class Recorded(NamedTuple):
+    """A search on file: its question, and the record of every run."""
+
+    question: dict[str, Any]
+    runs: list[dict[str, Any]]
+
+
+def recorded(results: Path, study: Study) -> Recorded | None:
+    """The search on file; None if it has not started or was imported."""
     path = study_folder(results, study) / "study.json"
     if not os.path.exists(path):
         return None
-    found = read(path)
-    return None if found["question"]["stopping"] == RECORDED else (found["question"], runs(path.parent))
+    question = read(path)["question"]
+    return None if question["stopping"] == RECORDED else Recorded(question, runs(path.parent))
 
 
 def identity(results: Path) -> str:
@@ -190,10 +184,10 @@ def announce(results: Path, study: Study) -> None:
         StoreError: the folder holds another question or cannot be written.
     """
     folder = _made(results, study)
-    if _asks_for_more(folder, study):
+    if _extended_record(folder, study):
         check(results, [study])
         with suppress(Held), claimed(folder):
-            _ask(folder, study)
+            _extend(folder, study)
 
 
 def _made(results: Path, study: Study) -> Path:
@@ -218,34 +212,30 @@ def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Pa
     """
     folder = _made(results, study)
     check(results, [study])
-    _ask(folder, study)
+    _extend(folder, study)
     for name in ("trials", "runs"):
         atomic.make_folder(folder / name, parents=False)
     alone = len([*folder.glob(".claim.*")]) == 1
     for path in searches.matching(folder, "runs/[!.]*.json") if alone and not begun(folder) else ():
-        if (held := read(path).get("fingerprint")) and held != provenance.get("fingerprint"):
+        if (earlier := read(path).get("fingerprint")) and earlier != provenance.get("fingerprint"):
             path.unlink()  # it left no trial, so those to come are not mixed with trials of its code
     path = folder / "runs" / f"{secrets.token_hex(4)}.json"
     atomic.replace(path, atomic.as_json({"run": path.stem, **provenance}))
     return path
 
 
-def _as_asked(held: Mapping[str, Any], study: Study) -> dict[str, Any]:
-    """The question of `study`, extended to what the recorded question already wants (see `most`)."""
-    return replace(study, search=most(study.search, held["search"])).question()
+def _extended_record(folder: Path, study: Study) -> dict[str, Any] | None:
+    """The content of study.json with the question extended to what `study` wants; None if it wants no more."""
+    record = read(folder / "study.json")
+    search = extended(study.search, record["question"]["search"])
+    question = replace(study, search=search).question()
+    return record | {"question": question} if differences(record["question"], question) else None
 
 
-def _asks_for_more(folder: Path, study: Study) -> bool:
-    held = read(folder / "study.json")["question"]
-    return bool(differences(held, _as_asked(held, study)))
-
-
-def _ask(folder: Path, study: Study) -> None:
+def _extend(folder: Path, study: Study) -> None:
     """Extend the recorded question of a search if `study` wants more."""
-    if _asks_for_more(folder, study):
-        held = read(folder / "study.json")
-        asked = held | {"question": _as_asked(held["question"], study)}
-        atomic.replace(folder / "study.json", atomic.as_json(asked))
+    if record := _extended_record(folder, study):
+        atomic.replace(folder / "study.json", atomic.as_json(record))
 
 
 def end_run(path: Path, ended: Mapping[str, Any]) -> None:
@@ -265,25 +255,14 @@ def runs(folder: Path) -> list[dict[str, Any]]:
 def fingerprints(results: Path, workload: str) -> list[tuple[str, dict[str, float]]]:
     """(optimizer, fingerprint of the workload) of each run in this folder that recorded one, without repetitions. Runs
     of searches without a trial, which no process trains now, do not count: their code left nothing to mix with."""
-    found: list[tuple[str, dict[str, float]]] = []
+    distinct: list[tuple[str, dict[str, float]]] = []
     top = results / "studies" / workload
     for folder in searches.holding(top, "study.json"):
         for run in runs(folder) if begun(folder) or busy(folder) else ():
-            held = folder.relative_to(top).parts[0], older.run(run).get("fingerprint") or {}
-            if held[1] and held not in found:
-                found.append(held)
-    return found
-
-
-def most(search: Search, held: Mapping[str, Any]) -> Search:
-    """The search with the larger of the two values of each key in EXTENDABLE, and all budgets of both."""
-    trials = max(search.trials, held["trials"])
-    launches = None
-    if search.max_launches is not None or held["max_launches"] is not None:
-        launches = max(search.launch_limit, launch_limit(held["trials"], held["max_launches"]), trials)
-    counts = {name: max(getattr(search, name), held.get(name, 0)) for name in COUNTS}
-    budgets = tuple(sorted({*search.budgets, *held["budgets"]}))
-    return replace(search, trials=trials, max_launches=launches, budgets=budgets, **counts)
+            pair = folder.relative_to(top).parts[0], older.run(run).get("fingerprint") or {}
+            if pair[1] and pair not in distinct:
+                distinct.append(pair)
+    return distinct
 
 
 def gather(folder: Path) -> None:
@@ -301,8 +280,8 @@ def gather(folder: Path) -> None:
         atomic.flush_names(folder)
         for name in ("runs", "checkpoints"):  # checkpoints left over: the complete search does not need their trials
             shutil.rmtree(folder / name, ignore_errors=True)
-        left = [path for part in (folder, folder / "trials") for path in part.glob(".*") if path.is_file()]
-        for path in left:  # temporary files of killed processes
+        hidden = [path for part in (folder, folder / "trials") for path in part.glob(".*") if path.is_file()]
+        for path in hidden:  # temporary files of killed processes
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > STALE:
                     path.unlink()
@@ -344,35 +323,6 @@ def compact(folder: Path) -> None:
         path = folder / "trials" / f"{curve.trial.index:06d}.parquet"
         with atomic.writing(path):
             path.unlink(missing_ok=True)
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (old, new) wherever two questions differ; a missing key counts as None."""
-    # Through JSON, because a stored question has lists where a new one has tuples.
-    flat_old, flat_new = _flatten(json.loads(json.dumps(old))), _flatten(json.loads(json.dumps(new)))
-    pairs = {key: (flat_old.get(key), flat_new.get(key)) for key in sorted({*flat_old, *flat_new})}
-    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def _unlike(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """`differences`, but a workload class that gets or loses `tokens_per_example` trains the same trials. So does a
-    command whose failures end the sweep or not: a failure that did is no trial."""
-    found = differences(old, new)
-    if None in found.get(TOKENS, ()):
-        del found[TOKENS]
-    if new.get("arithmetic") == COMMAND:
-        found.pop("workload.failed", None)
-    return found
-
-
-def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(tree, Mapping):
-        return {prefix: tree}
-    return {
-        key: value
-        for name, branch in tree.items()
-        for key, value in _flatten(branch, f"{prefix}.{name}" if prefix else name).items()
-    }
 
 
 def read(path: Path) -> dict[str, Any]:

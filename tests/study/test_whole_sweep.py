@@ -227,7 +227,7 @@ def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(tmp_path, say
     assert "arithmetic: plain -> linear_chain" in forced  # it would be another question
     out = says("sweep", *small)
     assert "holds trials that were trained on cuda; trials on cpu agree with them only to a tolerance" in out
-    question, runs = store.held(tmp_path, job.study) or ({}, [])
+    question, runs = store.recorded(tmp_path, job.study) or ({}, [])
     assert question["arithmetic"] == "plain"
     assert [run["device"] for run in runs] == ["cuda:0", "cpu"]
 

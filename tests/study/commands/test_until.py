@@ -80,14 +80,14 @@ def test_each_workload_has_its_own_comparison(with_another_workload):
 
 def test_a_batch_size_that_missed_the_goal_does_not_ask_for_the_same_again(published, monkeypatch):
     """Nothing is added to it, so its file still records the first question."""
-    held = store.held
+    recorded = store.recorded
 
     def stale(results, study):
-        question, runs = held(results, study)
+        on_file = recorded(results, study)
         fresh = {"reruns": 5 if study.batch_size == 1 else 10}
-        return {**question, "search": question["search"] | fresh}, runs
+        return on_file._replace(question={**on_file.question, "search": on_file.question["search"] | fresh})
 
-    monkeypatch.setattr(store, "held", stale)
+    monkeypatch.setattr(store, "recorded", stale)
     assert further("search.until=width 1.2")[0] == ["search.reruns=16"]
 
 

@@ -169,7 +169,7 @@ def test_what_autograd_saves_is_counted_once_and_without_parameters():
 def test_a_later_run_keeps_the_micro_batch_of_the_first(tmp_path, make_study):
     started = make_study(micro_batch=4)
     store.open_study(tmp_path, started, {})
-    question, _ = store.held(tmp_path, make_study())
+    question, _ = store.recorded(tmp_path, make_study())
     assert question["micro_batch"] == 4
     store.check(tmp_path, [make_study()])  # no other question
 

@@ -207,7 +207,7 @@ def test_a_folder_that_cannot_be_entered_is_refused(reachable, make_study):
     (reachable / "locked").chmod(0o700 if os.geteuid() == 0 else 0)
     results, study = reachable / "locked" / "results", make_study()
     with read_only():
-        assert store.held(results, study) is None
+        assert store.recorded(results, study) is None
         with pytest.raises(store.StoreError, match="cannot write to"):
             store.check(results, [study])
 

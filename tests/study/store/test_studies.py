@@ -307,7 +307,7 @@ def test_measurements_that_were_altered_on_disk_are_not_read(tiny):
 def test_a_class_that_learns_its_tokens_continues_its_folder(tmp_path, make_study, write_study, held, asked, refused):
     write_study(tmp_path, make_study(tokens_per_example=held), [], close=False)
     study = make_study(tokens_per_example=asked)
-    assert len(store.beside(tmp_path, study)) == (not refused)
+    assert len(store.of_curve(tmp_path, study)) == (not refused)
     if refused:
         with pytest.raises(store.StoreError, match="tokens_per_example: 64 -> 128"):
             store.check(tmp_path, [study])

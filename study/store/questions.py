@@ -1,0 +1,74 @@
+"""Compares the question of a study with the recorded one, and extends it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from analysis.counting import launch_limit
+from analysis.units import TOKENS
+from study.records import ARITHMETICS, COMMAND
+from study.settings import ROUNDS, Search
+
+OF_ONE_SIZE = ("batch_size", "train_steps", "budget_examples", "arithmetic")
+"""Keys of a question that may differ between batch sizes of one workload and optimizer."""
+COUNTS = ("extend", "extend_limit", "repeats", "reruns", "added")
+EXTENDABLE = tuple(f"search.{name}" for name in ("trials", "max_launches", "budgets", *COUNTS))
+"""Keys that a later run may change. The recorded question never shrinks (see `extended`)."""
+SETTLED = ("micro_batch", "evaluation_chunk")
+"""Keys that the memory of the first machine decided. Later runs use the recorded value, so they may request another."""
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> (old, new) wherever two questions differ; a missing key counts as None."""
+    # Through JSON, because a stored question has lists where a new one has tuples.
+    flat_old, flat_new = _flatten(json.loads(json.dumps(old))), _flatten(json.loads(json.dumps(new)))
+    pairs = {key: (flat_old.get(key), flat_new.get(key)) for key in sorted({*flat_old, *flat_new})}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def unlike(old: Mapping[str, Any], new: Mapping[str, Any], same_size: bool) -> dict[str, tuple[Any, Any]]:
+    """`differences` in keys that a later run must not change. Studies of other sizes may differ in OF_ONE_SIZE, too.
+
+    A workload class that gets or loses `tokens_per_example` trains the same trials. So does a command whose failures
+    end the sweep or not: a failure that did is no trial.
+    """
+    differing = differences(old, new)
+    free = {*EXTENDABLE, *SETTLED, *(() if same_size else OF_ONE_SIZE)}
+    if None in differing.get(TOKENS, ()):
+        free.add(TOKENS)
+    if new.get("arithmetic") == COMMAND:
+        free.add("workload.failed")
+    return {key: pair for key, pair in differing.items() if key not in free}
+
+
+def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, Mapping):
+        return {prefix: tree}
+    return {
+        key: value
+        for name, branch in tree.items()
+        for key, value in _flatten(branch, f"{prefix}.{name}" if prefix else name).items()
+    }
+
+
+def cure_of(differing: Mapping[str, Any], on_file: Mapping[str, Any]) -> str:
+    """What to do about a question on file that differs in these keys."""
+    cure = "choose another results=DIR"
+    # Some recorded arithmetics were removed, and imported studies have none.
+    if "arithmetic" in differing and on_file.get("arithmetic") in ARITHMETICS:
+        return f"repeat the engine= and engine.device= of the first run, which decide the arithmetic, or {cure}"
+    if "search.sampler" in differing and differing.keys() <= {f"search.{name}" for name in ("sampler", *ROUNDS)}:
+        return f"search={on_file['search']['sampler']} continues it; or {cure}"
+    return cure
+
+
+def extended(search: Search, on_file: Mapping[str, Any]) -> Search:
+    """The search with the larger of the two values of each key in EXTENDABLE, and all budgets of both."""
+    trials = max(search.trials, on_file["trials"])
+    launches = None
+    if search.max_launches is not None or on_file["max_launches"] is not None:
+        launches = max(search.launch_limit, launch_limit(on_file["trials"], on_file["max_launches"]), trials)
+    counts = {name: max(getattr(search, name), on_file.get(name, 0)) for name in COUNTS}
+    budgets = tuple(sorted({*search.budgets, *on_file["budgets"]}))
+    return replace(search, trials=trials, max_launches=launches, budgets=budgets, **counts)
