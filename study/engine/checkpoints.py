@@ -9,7 +9,6 @@ import io
 import json
 import pickle
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -22,20 +21,12 @@ from torch.utils._pytree import tree_map_only
 from study.engine.evaluation import Log
 from study.errors import Failed
 from study.records import Study, Trial
-from study.user_code.faults import said
-from study.user_code.hidden_state import copied, is_plain, seal
 
 CPU = torch.device("cpu")
 KEYS = {"torch", "trial", "micro_batch", "steps", "errors", "seconds", "step", "weights", "state"}
 """What a checkpoint holds, those of earlier versions without the `device`; see `pack`."""
-OURS = {"momentum_buffer": "velocity", "exp_avg": "mean", "exp_avg_sq": "square"}
-"""Names of optimizer state: in torch -> in `study.optimizers`."""
-OF_BATCH_SIZE = ("lr", "betas", "beta1", "beta2", "momentum")
-"""Settings of a parameter group that may depend on the batch size: the rates, and decay rates given as half-lives."""
 ARCHIVE = b"PK"
 """The first bytes of a file of torch.save, which is a zip archive. torch.load would warn about a bare pickle."""
-
-
 SLICE = 5.0
 """The longest slice [s], after which progress is shown."""
 
@@ -145,8 +136,8 @@ def pack(log: Log, checkpoint: Checkpoint) -> bytes:
         # Copy: torch saves the whole storage of a view, here the whole stack.
         "weights": {name: tensor.to("cpu", copy=True) for name, tensor in checkpoint.weights.items()},
         "state": checkpoint.state,
+        "device": log.data.device.type,
     }
-    content["device"] = log.data.device.type
     buffer = io.BytesIO()
     torch.save(content, buffer)
     body = buffer.getvalue()
@@ -163,152 +154,27 @@ def restore(content: bytes | None, log: Log, weights: Mapping[str, Tensor]) -> C
         None, with the log unchanged, if there is no checkpoint, if it cannot be read, or if it does not match: another
         trial, micro-batch, model, set of errors or evaluation grid, or another version of torch (other last bits).
     """
-    held, grid = _read(content, log.data.device), log.study.evaluation_steps
+    saved, grid = _read(content, log.data.device), log.study.evaluation_steps
     matches = (
-        held is not None
-        and held["torch"] == str(torch.__version__)
-        and json.loads(held["trial"]) == json.loads(_record(log.trial))
-        and held["micro_batch"] == log.micro_batch
-        and _shapes(held["weights"]) == _shapes(weights)
-        and held["errors"].keys() == log.errors.keys()
-        and tuple(held["steps"]) == grid[: len(held["steps"])] != grid
-        and held["step"] <= grid[len(held["steps"])]
+        saved is not None
+        and saved["torch"] == str(torch.__version__)
+        and json.loads(saved["trial"]) == json.loads(_record(log.trial))
+        and saved["micro_batch"] == log.micro_batch
+        and _shapes(saved["weights"]) == _shapes(weights)
+        and saved["errors"].keys() == log.errors.keys()
+        and tuple(saved["steps"]) == grid[: len(saved["steps"])] != grid
+        and saved["step"] <= grid[len(saved["steps"])]
     )
-    if held is None or not matches:
+    if saved is None or not matches:
         return None
-    log.steps, log.errors, log.seconds = held["steps"], held["errors"], held["seconds"]
-    return Checkpoint(held["step"], held["weights"], held["state"])
-
-
-def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The state of a plain optimizer as plain data: by parameter, and the settings and counts of its groups.
-
-    `names` are those of the parameters in the optimizer's order, so that the fused engine can go on with the state.
-    """
-    held = optimizer.state_dict()
-    # Some optimizers count their steps in the parameter groups.
-    groups = [{k: v for k, v in group.items() if k != "params"} for group in held["param_groups"]]
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    order = [names.get(id(each), "") for group in optimizer.param_groups for each in group["params"]]
-    # A class with a `state_dict` of its own may add to it.
-    more = {key: value for key, value in held.items() if key not in ("state", "param_groups")}
-    return {"state": held["state"], "groups": groups, "names": order, **({"more": more} if more else {})}
-
-
-def plain_state(
-    study: Study,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    attributes: Mapping[str, Any],
-    inside: Mapping[str, Any],
-) -> dict[str, Any] | None:
-    """`state_of` with what else training has changed; None, with a warning, if no checkpoint can hold all of it.
-
-    Arguments:
-        attributes: changed attributes of the model.
-        inside: changed attributes of the optimizer.
-    """
-    state: dict[str, Any] = {}
-    try:
-        state = state_of(model, optimizer)
-        parts = [*state["state"].values(), *state["groups"], state.get("more", {})]
-        held = {key: value for part in parts for key, value in part.items() if not _is_loadable(value)}
-        odd = held | {name: value for name, value in {**attributes, **inside}.items() if not is_plain(value)}
-        lost = [f"{name} ({type(value).__name__})" for name, value in odd.items()]
-    except Exception as error:  # the state_dict of any library, such as of a wrapper without Optimizer.__init__
-        lost = [f"the state_dict of {type(optimizer).__name__} ({said(error)})"]
-    if lost:
-        warnings.warn(
-            f"checkpoints cannot hold {', '.join(lost)}, which the model or the optimizer of {study.name} "
-            "changes while it trains: an interrupted trial starts again from step 0. Keep such state in numbers, "
-            "lists, dicts or buffers.",
-            stacklevel=2,
-        )
-        return None
-    more: dict[str, Any] = {"attributes": dict(attributes), "of_optimizer": dict(inside)}
-    if type(optimizer).zero_grad is not torch.optim.Optimizer.zero_grad:  # it may add up those of several steps
-        more["gradients"] = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    more["seal"] = seal(optimizer, model)
-    return state | {key: value for key, value in more.items() if value}
-
-
-def _is_loadable(value: Any) -> bool:
-    """Whether a checkpoint gives back a value of an optimizer's state, such as a dtype beside plain data."""
-    if is_plain(value):
-        return True
-    buffer = io.BytesIO()
-    try:
-        torch.save(value, buffer)
-        buffer.seek(0)
-        torch.load(buffer, weights_only=True)
-    except Exception:  # objects of any library
-        return False
-    return True
-
-
-def put_state(optimizer: torch.optim.Optimizer, model: nn.Module, state: Mapping[Any, Any], settings: bool) -> bool:
-    """Give a plain optimizer the state from `plain_state`.
-
-    Arguments:
-        settings: also its learning rates and decay rates. A branch has others than its trunk.
-
-    Returns:
-        Whether the optimizer is as it was when it was saved; True if `settings` differ.
-    """
-    before, groups = [*optimizer.param_groups], optimizer.state_dict()["param_groups"]
-    kept = [
-        {**group, **{key: value for key, value in held.items() if settings or key not in OF_BATCH_SIZE}}
-        for group, held in zip(groups, state["groups"], strict=True)
-    ]
-    optimizer.load_state_dict({**state.get("more", {}), "state": state["state"], "param_groups": kept})
-    for group, loaded in zip(before, optimizer.param_groups, strict=True):
-        group |= loaded  # another optimizer within the class may hold the groups, too
-    optimizer.param_groups[:] = before
-    if type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict:
-        _give_back_types(optimizer, state["state"])
-    for name, value in state.get("of_optimizer", {}).items():
-        setattr(optimizer, name, copied(value))
-    for name, parameter in model.named_parameters():
-        if (gradient := state.get("gradients", {}).get(name)) is not None:
-            parameter.grad = gradient.to(parameter)
-    return not settings or state.get("seal", "") in ("", seal(optimizer, model))
-
-
-def _give_back_types(optimizer: torch.optim.Optimizer, held: Mapping[Any, Any]) -> None:
-    """Give tensors of the state the types that they had: torch has cast them to those of their parameters."""
-    parameters = dict(enumerate(each for group in optimizer.param_groups for each in group["params"]))
-    for index, kept in held.items():
-        now = optimizer.state[parameters.get(index, index)]
-        for key, value in kept.items():
-            if isinstance(value, Tensor) and value.dtype != now[key].dtype:
-                now[key] = value.to(now[key].device)
-
-
-def warn_of_lost_state(study: Study, optimizer: torch.optim.Optimizer) -> None:
-    """Say that a trial starts again, because a checkpoint did not hold all of its optimizer's state."""
-    warnings.warn(
-        f"an interrupted trial of {study.name} starts again from step 0, because {type(optimizer).__name__} keeps "
-        "state that no checkpoint can hold: variables of its class, entries of `defaults` or under id(parameter), or "
-        "tensors that share memory. Keep state in self.state[parameter], in its groups, or in "
-        "attributes of its own.",
-        stacklevel=2,
-    )
-
-
-def by_parameter(state: Mapping[Any, Any]) -> dict[str, dict[str, Tensor]]:
-    """The tensors of a state from `state_of`: name of a parameter -> name in `study.optimizers` -> tensor."""
-    return {
-        state["names"][index]: {
-            OURS.get(key, key): value for key, value in held.items() if isinstance(value, Tensor) and key != "step"
-        }
-        for index, held in state["state"].items()
-    }
+    log.steps, log.errors, log.seconds = saved["steps"], saved["errors"], saved["seconds"]
+    return Checkpoint(saved["step"], saved["weights"], saved["state"])
 
 
 def read(content: bytes, device: torch.device = CPU) -> Checkpoint | None:
     """The checkpoint in these bytes, of whatever trial, to go on with on a device; None if they cannot be read."""
-    held = _read(content, device)
-    return None if held is None else Checkpoint(held["step"], held["weights"], held["state"])
+    saved = _read(content, device)
+    return None if saved is None else Checkpoint(saved["step"], saved["weights"], saved["state"])
 
 
 def started(content: bytes | None, study: Study, device: torch.device) -> Checkpoint:
@@ -318,42 +184,42 @@ def started(content: bytes | None, study: Study, device: torch.device) -> Checkp
         Failed: the content is not the checkpoint whose checksum the study has recorded.
     """
     assert study.start is not None
-    found = None if content is None else read(content, device)
-    if found is None or checksum(found) != study.start.checksum:
+    checkpoint = None if content is None else read(content, device)
+    if checkpoint is None or checksum(checkpoint) != study.start.checksum:
         raise Failed(
             f"a trial of {study.name} at batch size {study.batch_size} cannot start from step {study.start.step} of "
             f"its trunk: what is on file is not the checkpoint {study.start.checksum[:12]}…; remove the folder "
             "`checkpoints` beside trunk.json, and the same command trains the trunk again."
         )
-    return found._replace(step=0)
+    return checkpoint._replace(step=0)
 
 
 def checksum(checkpoint: Checkpoint) -> str:
     """SHA-256 of step, weights and optimizer state, whatever file they were read from."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
 
     def add(value: Any) -> None:
         if isinstance(value, Tensor):
-            found.update(f"{value.dtype}{list(value.shape)}".encode())
-            found.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            digest.update(f"{value.dtype}{list(value.shape)}".encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         elif isinstance(value, Mapping):
             for key in sorted(value, key=str):
-                found.update(f"{key}:".encode())
+                digest.update(f"{key}:".encode())
                 add(value[key])
         elif isinstance(value, list | tuple):
             for each in value:
                 add(each)
         else:
-            found.update(f"{value!r};".encode())
+            digest.update(f"{value!r};".encode())
 
     add(checkpoint._asdict())
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 def trials(kept: Mapping[int, bytes]) -> list[Trial]:
     """The trials of all readable checkpoints. `kept`: trial index -> content."""
     read = (_read(kept.get(index)) for index in kept)  # `get`: a file may vanish, or be unreadable
-    return [Trial(**json.loads(held["trial"])) for held in read if held is not None]
+    return [Trial(**json.loads(saved["trial"])) for saved in read if saved is not None]
 
 
 def _shapes(weights: Mapping[str, Any]) -> dict[str, Any]:
@@ -384,15 +250,15 @@ def _read(content: bytes | None, device: torch.device = CPU) -> dict[str, Any] |
     if content[:32] != _digest(body) or not body.startswith(ARCHIVE):
         return None
     try:
-        held = torch.load(io.BytesIO(body), map_location=_Onto(device), weights_only=True)
+        saved = torch.load(io.BytesIO(body), map_location=_Onto(device), weights_only=True)
     except (pickle.UnpicklingError, RuntimeError):  # other objects than plain data, or a newer version of torch
         return None
-    if not isinstance(held, dict) or held.keys() - {"device"} != KEYS:
+    if not isinstance(saved, dict) or saved.keys() - {"device"} != KEYS:
         return None
-    if held.get("device") == "cpu":  # the run was on the CPU, and so was all of its state
+    if saved.get("device") == "cpu":  # the run was on the CPU, and so was all of its state
         onto = partial(tree_map_only, Tensor, lambda tensor: tensor.to(device))
-        held["state"] = {key: part if key == "stream" else onto(part) for key, part in held["state"].items()}
-    return held
+        saved["state"] = {key: part if key == "stream" else onto(part) for key, part in saved["state"].items()}
+    return saved
 
 
 def _digest(body: bytes) -> bytes:

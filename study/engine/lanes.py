@@ -40,6 +40,7 @@ from study.engine.serial import Proposals
 from study.optimizers.per_parameter import treatments
 from study.records import Curve, Study, Trial
 from study.schedules import OWN
+from study.user_code.optimizer_state import by_parameter
 from workloads.base import Workload
 from workloads.layers import keyed_layers, layer_key
 
@@ -214,7 +215,7 @@ class Lanes:
             self.stack.fill(row, found.weights)
         elif self.study.start is not None:
             begun = checkpoints.started(checkpoint(TRUNK), self.study, self.device)
-            self.stack.begin_from(row, begun.weights, checkpoints.by_parameter(begun.state))
+            self.stack.begin_from(row, begun.weights, by_parameter(begun.state))
 
     def run(self, proposals: Proposals) -> Iterator[Curve]:
         """Train every lane up to the earliest next evaluation, or until a checkpoint is due. Then evaluate lanes due,

@@ -29,7 +29,7 @@ from study.optimizers.base import Plain, decay_
 from study.optimizers.foreign import check_rates
 from study.optimizers.per_parameter import decayed, treatments
 from study.records import Curve, Study, Trial
-from study.user_code import hidden_state, snapshots
+from study.user_code import hidden_state, optimizer_state, snapshots
 from study.user_code.weighting import inverse, weigher, weighted_mean
 from workloads.base import Workload
 from workloads.layers import ghost_layers, keyed_layers, layer_key, set_keys, together
@@ -128,7 +128,7 @@ class Run:
         self.fresh = snapshots.of_model(self.model)
         self.hooks = {name for name in snapshots.changed(built, self.fresh) if name.endswith("_hooks")}
         """Those that the optimizer has registered with the model, for example to collect gradients."""
-        self.outset = hidden_state.of_optimizer(self.optimizer, self.model)
+        self.outset = optimizer_state.snapshot(self.optimizer, self.model)
         self._parts_checked = False
         self._leaves_trace: bool | None = None
         """Whether an evaluation changes attributes or buffers of the model; None: no evaluation yet."""
@@ -169,7 +169,7 @@ class Run:
         return self.resume(begun, settings=False)
 
     def resume(self, found: Checkpoint, settings: bool = True) -> bool:
-        """Continue from a checkpoint of this model and optimizer (`settings`: see `checkpoints.put_state`).
+        """Continue from a checkpoint of this model and optimizer (`settings`: see `optimizer_state.put_state`).
 
         Returns:
             False, with a warning, if the optimizer is not as it was when it was saved: a new run must start again.
@@ -179,11 +179,11 @@ class Run:
             if name in found.weights:  # trunks of earlier versions lack buffers that are not persistent
                 tensor.copy_(found.weights[name])
         hidden_state.put(self.model, found.state.get("attributes", {}))
-        whole = checkpoints.put_state(self.optimizer, self.model, found.state, settings)
+        whole = optimizer_state.put_state(self.optimizer, self.model, found.state, settings)
         if (stream := self.stream()) is not None:
             stream.saved = found.state.get("stream")
         if lost := bool(self.team.sum(torch.tensor(float(not whole)))):
-            checkpoints.warn_of_lost_state(self.study, self.optimizer)
+            optimizer_state.warn_of_lost_state(self.study, self.optimizer)
         return not lost
 
     @property
@@ -227,8 +227,9 @@ class Run:
 
     def packed(self) -> bytes | None:
         """A checkpoint; empty on other ranks than 0; None, with a warning, if none can hold the state of the model."""
-        changed, inside = self._changed_attributes(), hidden_state.changed_in(self.optimizer, self.model, self.outset)
-        state = checkpoints.plain_state(self.study, self.model, self.optimizer, changed, inside)
+        inside = optimizer_state.changed_attributes(self.optimizer, self.model, self.outset)
+        changed = self._changed_attributes()
+        state = optimizer_state.plain_state(self.study, self.model, self.optimizer, changed, inside)
         if state is None:
             return None
         if (stream := self.stream()) is not None and hidden_state.is_plain(stream.saved):

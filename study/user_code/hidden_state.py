@@ -5,16 +5,14 @@ Attributes have names such as `layers.0.calls` or `layers.0.weight.requires_grad
 
 import collections
 import copy
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
-from study.user_code.snapshots import DEEPEST, Digest, Snapshot, attributes, changed, of_class, of_model, owner
+from study.user_code.snapshots import Digest, Snapshot, attributes, changed, of_model, owner
 
 T = TypeVar("T")
 
@@ -23,81 +21,6 @@ def changed_attributes(model: nn.Module, before: Snapshot) -> dict[str, Any]:
     """The attributes that differ from an earlier `snapshots.of_model`."""
     now = attributes(model)
     return {name: now[name] for name in changed(before, of_model(model)) if name in now}
-
-
-class _Tied(Digest):
-    """A digest that also says which tensors share memory, with each other or with the parameters, and which numbers are
-    addresses of parameters. A tuple counts wherever it is, because it cannot change."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
-        self.memory: dict[int, int] = {}
-        self.addresses = {id(parameter): place for place, parameter in enumerate(model.parameters())}
-        for parameter in model.parameters():
-            self._place(parameter)
-
-    def __call__(self, value: Any, depth: int = 0) -> Any:
-        if type(value) is int and value in self.addresses:
-            return "address", self.addresses[value]
-        if type(value) is tuple and depth < DEEPEST:
-            return self._content(value, depth + 1)
-        if isinstance(value, Tensor) and id(value) not in self.held and value.layout == torch.strided:
-            return self._content(value, depth), self._place(value)
-        return super().__call__(value, depth)
-
-    def _place(self, tensor: Tensor) -> int:
-        try:
-            address = tensor.untyped_storage().data_ptr()
-        except (NotImplementedError, RuntimeError):  # classes of tensors that hold others have no memory of their own
-            address = -id(tensor)
-        return self.memory.setdefault(address, len(self.memory))
-
-
-def seal(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
-    """A digest of what the next update depends on beside weights and batch: what the optimizer holds, what hangs on
-    the parameters, and the variables of its classes.
-
-    An optimizer that a checkpoint has restored in full has the seal of the one that was saved. Empty if `of_optimizer`
-    looks at nothing.
-    """
-    if _is_known(optimizer):
-        return ""
-    digest = _Tied(model)
-    # The keys of hooks count all hooks of a process.
-    held: dict[str, Any] = {
-        name: [*each.values()] if name.endswith("_hooks") else each for name, each in vars(optimizer).items()
-    }
-    if type(held.get("defaults")) is dict:  # torch adds this one to those that it restores
-        held["defaults"] = {"differentiable": False} | held["defaults"]
-    parts = [digest(held[name]) for name in sorted(held)]
-    parts += [digest(vars(parameter)) for parameter in model.parameters()]
-    # The optimizer's own class may be our subclass of a user's: `type(self).t += 1` writes into it.
-    parts += [of_class(kind, digest) for kind in dict.fromkeys([type(optimizer), *_theirs(optimizer)])]
-    return hashlib.sha256(repr((sorted(held), parts)).encode()).hexdigest()
-
-
-def _is_known(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer keeps nothing beside its `state_dict`, or says with one of its own what its state is."""
-    return not _theirs(optimizer) or type(optimizer).state_dict is not torch.optim.Optimizer.state_dict
-
-
-def _theirs(optimizer: torch.optim.Optimizer) -> list[type]:
-    """The classes of an optimizer that are neither ours nor torch's."""
-    return [kind for kind in type(optimizer).__mro__[:-1] if not kind.__module__.startswith(("study.", "torch."))]
-
-
-def of_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> Snapshot:
-    """The attributes of an optimizer that its `state_dict` leaves out; none of one that `_is_known`."""
-    if _is_known(optimizer):
-        return {}
-    digest, kept = Digest(model), ("state", "param_groups", "defaults")
-    return {name: digest(value) for name, value in vars(optimizer).items() if name not in kept}
-
-
-def changed_in(optimizer: torch.optim.Optimizer, model: nn.Module, before: Snapshot) -> dict[str, Any]:
-    """The attributes of an optimizer that differ from an earlier `of_optimizer`."""
-    now = vars(optimizer)
-    return {name: now[name] for name in changed(before, of_optimizer(optimizer, model)) if name in now}
 
 
 def is_plain(value: Any) -> bool:

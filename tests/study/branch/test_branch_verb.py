@@ -12,6 +12,7 @@ from study.branch import trunk
 from study.engine import checkpoints
 from study.engine.serial import Run
 from study.store import trunks as store
+from study.user_code.optimizer_state import by_parameter
 from workloads.noisy_quadratic_exact import Recursion, spectrum
 
 SWEEP = ["sweep", "optimizer=momentum,adam", "batch_size=64", "search.trials=2", "search.reruns=0", "engine=serial"]
@@ -163,7 +164,7 @@ def exact_losses(results, step, slow, momentum):
     [path] = results.glob(f"branched/*/*/*/checkpoints/{step:06d}.pt")
     held = checkpoints.read(path.read_bytes())
     theta = held.weights["phi"].double().numpy()
-    state = checkpoints.by_parameter(held.state).get("phi", {})
+    state = by_parameter(held.state).get("phi", {})
     velocity = state["velocity"].double().numpy() if momentum else None
     found = {}
     for size in (4, 8, 16, 32, 64, 128, 256):

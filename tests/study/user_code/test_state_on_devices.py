@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from study.data.resident import Data
-from study.engine import checkpoints
 from study.settings import Evaluation
+from study.user_code import optimizer_state
 from study.user_code.hidden_state import is_plain
 
 RATE = {"learning_rate": {"choices": [0.1]}}
@@ -25,8 +25,8 @@ def device(monkeypatch):
     def as_on_a_gpu(value: Any) -> bool:  # whose tensors are of torch's own class
         return is_plain(tree_map_only(Held, lambda tensor: tensor.raw, value))
 
-    monkeypatch.setattr(checkpoints, "is_plain", as_on_a_gpu)
-    monkeypatch.setattr(checkpoints, "seal", lambda *_: "")  # it would find `raw` in a tensor
+    monkeypatch.setattr(optimizer_state, "is_plain", as_on_a_gpu)
+    monkeypatch.setattr(optimizer_state, "seal", lambda *_: "")  # it would find `raw` in a tensor
     with pretended.device() as there:
         yield there
 
