@@ -19,6 +19,7 @@ from study.checks.goal import check_falls
 from study.checks.model import check_apart, check_evaluation, check_model, first, mixture
 from study.checks.optimizer import check_optimizer, check_treatments, mean_factor
 from study.checks.padding import check_padding
+from study.checks.parts import check_parts, small_parts
 from study.checks.state import State, stateful
 from study.checks.values import check_values
 from study.config.choices import OTHER_NAMES
@@ -28,7 +29,6 @@ from study.config.jobs import Job
 from study.data import streaming
 from study.data.digest import spaced
 from study.data.examples import Examples, splits_of
-from study.data.order import places
 from study.data.resident import EVALUATION_CHUNK, Data
 from study.devices.memory import device_bytes, micro_batch, most_workers
 from study.devices.placement import Placement, slots
@@ -36,7 +36,6 @@ from study.engine.arithmetic import alone, candidates, fused
 from study.engine.can_fuse import lanes_fail
 from study.engine.checkpoints import bytes_of
 from study.engine.evaluation import measured_names
-from study.engine.fused.layout import watched
 from study.errors import UsageError
 from study.records import COMMAND, Study
 from study.schedules import SCHEDULE
@@ -44,7 +43,6 @@ from study.user_code.activations import evaluation_bytes, saved_bytes
 from study.user_code.notes import notes
 from workloads.base import Splits, Workload, build, metrics_of, optional
 from workloads.command import Command
-from workloads.layers import together, whole_batch_layers
 from workloads.suggest import suggest
 
 CHUNK_BYTES = 2**24
@@ -190,10 +188,10 @@ def _built(job: Job, device: str) -> CheckedWorkload:
     check_values(study, workload, examples)
     saved = saved_bytes(workload, *few, in_the_loss(study, workload))
     streamed = streaming.needed(splits, device, job.placement.data_memory)
-    known = {**fingerprint(study, workload, few, splits)} | mean_factor(study, workload)
+    of_workload = {**fingerprint(study, workload, few, splits)} | mean_factor(study, workload)
     spread = examples.read("train", spaced(examples.reach("train"), FEW))  # they may be sorted by label or length
     noted = notes(workload, examples, spread, in_the_loss(study, workload), study.precision)
-    return CheckedWorkload(workload, few, saved, evaluated, known, streamed, layout, state, noted)
+    return CheckedWorkload(workload, few, saved, evaluated, of_workload, streamed, layout, state, noted)
 
 
 def _behaviour(
@@ -243,6 +241,20 @@ def _as_begun(job: Job) -> Job:
 
 def _settled(job: Job, checked: CheckedWorkload) -> Job:
     """The job with micro-batch and arithmetic for this machine, and no more workers than its memory holds."""
+    job = _within_memory(job, checked)
+    recorded = _as_begun(job).study  # its micro-batch and arithmetic stay, on other devices, too
+    study = replace(recorded, arithmetic=job.study.arithmetic)
+    model, devices = checked.workload.model(), job.placement.devices or 1
+    check_parts(study, model, devices, checked.state.training, optional(checked.workload, "weights") is not None)
+    inputs, targets = checked.few
+    for part in small_parts(study, model, devices):
+        check_model(study, checked.workload, first(inputs, part), first(targets, part))
+    study, alone = _arithmetic(replace(job, study=study), recorded, model, checked)
+    return replace(job, study=study, alone=alone, checkpoint_bytes=bytes_of(study, model))
+
+
+def _within_memory(job: Job, checked: CheckedWorkload) -> Job:
+    """The job with the micro-batch, the evaluation chunk and the workers that the memory of this machine holds."""
     placement, memory, devices = job.placement, device_bytes(job.placement.device), job.placement.devices or 1
     largest = job.study.batch_sizes[-1]
     fits = micro_batch(largest, checked.saved, memory)
@@ -252,30 +264,32 @@ def _settled(job: Job, checked: CheckedWorkload) -> Job:
     workers = min(placement.workers or 1, apart * most_workers(fits * processes, checked.saved, memory))
     chunk = micro_batch(_most_evaluated(job.study, checked, on_cpu), checked.evaluated, memory)
     study = replace(job.study, micro_batch=None if fits == largest else fits, evaluation_chunk=chunk)
-    recorded = _as_begun(replace(job, study=study)).study  # its micro-batch and arithmetic stay, on other devices, too
-    study = replace(recorded, arithmetic=study.arithmetic)
-    model = checked.workload.model()
-    check_parts(study, model, devices, checked.state.training, optional(checked.workload, "weights") is not None)
-    inputs, targets = checked.few
-    for part in small_parts(study, model, devices):
-        check_model(study, checked.workload, first(inputs, part), first(targets, part))
-    whole = None if devices == 1 and not checked.streamed else "its data are streamed, or it has several devices"
-    why = checked.state.reason or whole
+    return replace(job, study=study, placement=replace(placement, workers=workers))
+
+
+def _arithmetic(job: Job, recorded: Study, model: nn.Module, checked: CheckedWorkload) -> tuple[Study, str]:
+    """The study with its arithmetic, and why its trials are not fused although the engine would fuse them (`alone`).
+
+    Arguments:
+        recorded: the study with the arithmetic of an earlier run.
+    """
+    study, placement = job.study, job.placement
+    split = (placement.devices or 1) > 1 or checked.streamed
+    why = checked.state.reason or ("its data are streamed, or it has several devices" if split else None)
+    by_split = split and not checked.state.reason
     begun = store.recorded(job.results, study) is not None
     if begun and (placement.name == "auto" or (placement.name == "lanes" and fused(recorded))):
         study = recorded
         if why and fused(recorded):
-            cure = "leave out engine.devices and engine.data_memory, or choose" if why == whole else "choose"
+            cure = "leave out engine.devices and engine.data_memory, or choose" if by_split else "choose"
             raise UsageError(
                 f"{job.results} was begun with fused lanes ({recorded.arithmetic}), which need one device that holds "
                 f"all data, but {why}; {cure} another results=DIR."
             )
     elif placement.name != "serial" and not why:
         study, why = _with_arithmetic(study, model, checked, placement)
-    told = placement.name == "lanes" or (placement.name == "auto" and why != whole)
-    placement = replace(placement, workers=workers)
-    held = bytes_of(study, model)
-    return replace(job, study=study, placement=placement, alone=why or "" if told else "", checkpoint_bytes=held)
+    reported = placement.name == "lanes" or (placement.name == "auto" and not by_split)
+    return study, (why or "") if reported else ""
 
 
 def _most_evaluated(study: Study, checked: CheckedWorkload, on_cpu: bool) -> int:
@@ -307,58 +321,6 @@ def _with_arithmetic(
             return study, None
         why = why or failed
     raise AssertionError("the last arithmetic computes every study")
-
-
-def check_parts(
-    study: Study, model: nn.Module, devices: int, stateful: str | None = None, weighted: bool = False
-) -> None:
-    """Raise UsageError if splitting a batch, over devices or into micro-batches, would change its update."""
-    if devices == 1 and study.micro_batch is None:
-        return
-    parts = f"micro-batches of {study.micro_batch} examples, because of limited memory"
-    if devices > 1:
-        parts = f"parts on {devices} devices"
-    if whole_batch_layers(model):
-        raise UsageError(
-            f"{study.name} has batch norm over the whole batch, but batches of {study.batch_size} are split into "
-            f"{parts}; workloads.layers.GhostBatchNorm(channels, group=32) gives the same result for every split."
-        )
-    _check_hooks(study, model, parts)
-    if stateful:
-        raise UsageError(
-            f"a batch of {study.name} must be one forward pass, because {stateful}, but batches of "
-            f"{study.batch_size} are split into {parts}; keep the state in a buffer that does not depend on the split, "
-            "or leave it out."
-        )
-    if weighted and study.algorithm.sees_examples:
-        raise UsageError(
-            f"{study.optimizer} collects the gradients of single examples, whose `weights` are relative to the whole "
-            f"batch, but batches of {study.batch_size} are split into {parts}; choose another optimizer."
-        )
-    if devices > 1 and study.algorithm.sees_examples:
-        raise UsageError(
-            f"{study.optimizer} collects the gradients of single examples, but each of {devices} devices has only its "
-            "own examples; leave out engine.devices or choose another optimizer."
-        )
-
-
-def _check_hooks(study: Study, model: nn.Module, parts: str) -> None:
-    """Raise UsageError if hooks would see the gradients of the parts of a batch: few are linear."""
-    if (name := watched(model)) is not None:
-        raise UsageError(
-            f"a batch of {study.name} must be one backward pass, because its parameter {name} has gradient hooks, "
-            f"which would see the gradients of parts, but batches of {study.batch_size} are split into {parts}; leave "
-            "the hooks out: search.space.clip_norm clips the gradient of the whole batch."
-        )
-
-
-def small_parts(study: Study, model: nn.Module, devices: int) -> list[int]:
-    """The sizes below FEW of the parts of a split batch: many models fail on one example."""
-    sizes = set()
-    for whole in study.batch_sizes:
-        shares = places(whole, devices, study.micro_batch, together(model, whole))
-        sizes |= {part.stop - part.start for share in shares for part in share} - {whole}
-    return sorted(size for size in sizes if size < FEW)
 
 
 def check_names(study: Study, workload: Workload) -> None:

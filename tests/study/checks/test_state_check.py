@@ -19,8 +19,8 @@ from torch import nn
 
 from study import warn, whole_sweep
 from study.checks.model import mixture
+from study.checks.parts import check_parts
 from study.checks.state import State, stateful
-from study.config import preflight
 from study.errors import UsageError
 from workloads.fully_connected import FullyConnected
 from workloads.layers import Dropout, GhostBatchNorm
@@ -353,17 +353,17 @@ def test_gradient_hooks_take_whole_batches(make_study, devices, micro_batch, par
     """The sum of clamped gradients of parts is not the clamped gradient of the batch."""
     study, model = make_study(batch_size=8, micro_batch=micro_batch), Model()
     model.layer.weight.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
-    preflight.check_parts(replace(study, micro_batch=None), model, devices=1)
+    check_parts(replace(study, micro_batch=None), model, devices=1)
     with pytest.raises(
         UsageError, match=f"parameter layer.weight has gradient hooks, .* split into {parts}.*clip_norm"
     ):
-        preflight.check_parts(study, model, devices)
+        check_parts(study, model, devices)
 
 
 @pytest.mark.parametrize(("devices", "micro_batch", "parts"), [(1, 4, "micro-batches of 4"), (2, None, "parts on 2")])
 def test_models_with_state_take_whole_batches(make_study, devices, micro_batch, parts):
     why = "a training forward pass changes the attribute `n` of Model"
     study = make_study(batch_size=8, micro_batch=micro_batch)
-    preflight.check_parts(study, Model(), devices)
+    check_parts(study, Model(), devices)
     with pytest.raises(UsageError, match=f"one forward pass, because {why}, but batches of 8 are split into {parts}"):
-        preflight.check_parts(study, Model(), devices, why)
+        check_parts(study, Model(), devices, why)

@@ -14,6 +14,7 @@ from torch import nn
 
 from analysis.counting import Goal
 from study import store
+from study.checks.parts import check_parts
 from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.data import streaming
@@ -230,12 +231,12 @@ def test_no_more_gpus_than_there_are(monkeypatch):
 def test_batch_norm_over_a_batch_that_comes_in_parts_is_refused(make_study):
     study = make_study(batch_size=8)
     plain = nn.Sequential(nn.Linear(24, 5), nn.BatchNorm1d(5))
-    preflight.check_parts(study, plain, devices=1)
+    check_parts(study, plain, devices=1)
     parted = replace(study, micro_batch=4)
     for asked, devices, parts in ((study, 2, "parts on 2 devices"), (parted, 1, "micro-batches of 4 examples")):
         with pytest.raises(UsageError, match=f"are split into {parts}.*GhostBatchNorm"):
-            preflight.check_parts(asked, plain, devices)
-        preflight.check_parts(asked, nn.Sequential(nn.Linear(24, 5), GhostBatchNorm(5, group=4)), devices)
+            check_parts(asked, plain, devices)
+        check_parts(asked, nn.Sequential(nn.Linear(24, 5), GhostBatchNorm(5, group=4)), devices)
 
 
 @pytest.mark.slow
