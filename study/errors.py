@@ -1,6 +1,8 @@
 """The bases of errors that end a command in one line, and what the command line refuses."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from analysis.errors import Failed as Failed
@@ -9,6 +11,15 @@ from analysis.errors import Refused as Refused
 
 class UsageError(Refused):
     """The command line asks for something impossible."""
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turn a ValueError in this block, by which a record refuses a value, into a UsageError."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def unwritable(path: Path | str, error: OSError) -> str:

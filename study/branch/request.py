@@ -9,7 +9,7 @@ import yaml
 
 from analysis.labels import listed
 from analysis.units import sequences, tokens_in
-from study.errors import UsageError
+from study.errors import UsageError, usage_errors
 from study.search.transfer_rules import usual
 from workloads.suggest import suggest
 
@@ -98,10 +98,8 @@ class BranchRequest:
         if isinstance(window, str):
             tokens = tokens_in(window)
             assert tokens is not None
-            try:
+            with usage_errors():
                 window = sequences(f"window={window}", tokens, tokens_per_example, name)
-            except ValueError as error:
-                raise UsageError(str(error)) from error
         uneven = [size for size in sizes if window % size]
         if uneven:
             raise UsageError(

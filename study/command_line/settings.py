@@ -9,7 +9,7 @@ from analysis.counting import Goal
 from study.config.choices import GROUPS
 from study.config.paths import path
 from study.config.schema import every_key
-from study.errors import UsageError
+from study.errors import usage_errors
 
 MATTER = {
     "batch_size": "64,256",
@@ -91,7 +91,5 @@ def training_arguments(verb: argparse.ArgumentParser) -> None:
 
 def goal(text: str) -> Goal:
     """A goal of the command line. Raises UsageError."""
-    try:
+    with usage_errors():
         return Goal.parse(text)
-    except ValueError as error:
-        raise UsageError(str(error)) from error

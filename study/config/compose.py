@@ -144,13 +144,11 @@ def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[D
             value, typed = override.value(), str(override.input_line).partition("=")[2]
             values = value.list if isinstance(value, ChoiceSweep) else [value]
             check_lists(override.key_or_group.lstrip("+"), typed, values)
-        for override in overrides:
             if override.is_sweep_override() and (why := NOT_SWEPT.match(override.key_or_group)):
                 cure = "choose one value" if why["one"] else "give several as track=[tensorboard,mlflow]"
                 raise UsageError(f"{override.input_line} cannot be swept: all jobs of a sweep share it; {cure}.")
-        told_apart = to_tell_apart(overrides)
         for config in _points(overrides, config_dir):
-            yield named(config, told_apart)
+            yield named(config, to_tell_apart(overrides))
 
 
 def swept(arguments: Sequence[str]) -> list[str]:
@@ -237,13 +235,13 @@ def _parsed(argument: str) -> Override:
 
 
 def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConfig:
-    beside = [] if config_dir is None else [config_dir.resolve()]
-    extra = [f"hydra.searchpath=[{quoted(f'file://{folder}')}]" for folder in beside]
+    own = [] if config_dir is None else [config_dir.resolve()]
+    roots, extra = [CONF, *own], [f"hydra.searchpath=[{quoted(f'file://{folder}')}]" for folder in own]
     choices: list[str] = []
     values: list[Override] = []
     for override in overrides:
         name = override.key_or_group
-        options = _options([CONF, *beside], name)
+        options = _options(roots, name)
         if override.is_delete():
             raise UsageError(f"{name} cannot be removed; give it another value.")
         if not options and "/" not in name:
@@ -254,9 +252,9 @@ def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConf
         choices.append(_choice(override, options, config_dir))
     names = [override.key_or_group for override in values]
     if any(map(FOREIGN.match, names)):
-        _refuse_unknown(names, [*extra, *choices], [CONF, *beside])
+        _refuse_unknown(names, [*extra, *choices], roots)
     # Set such keys after composing: Hydra takes a key named like a folder in --config-dir for a choice in that folder.
-    alike = {name for name in names if any((folder / name).is_dir() for folder in beside)}
+    alike = {name for name in names if any((folder / name).is_dir() for folder in own)}
     aside = {name: each.value() for name, each in zip(names, values, strict=True) if name in alike}
     # `+key=value` of a declared key means the same as `key=value`; Hydra refuses keys that nothing declares.
     texts = {name: str(override.input_line).lstrip("+") for name, override in zip(names, values, strict=True)}
@@ -266,14 +264,14 @@ def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConf
         for name, value in aside.items():
             OmegaConf.update(config, name, value)
     except (HydraException, OmegaConfBaseException):
-        _refuse_unknown(names, [*extra, *choices], [CONF, *beside])
+        _refuse_unknown(names, [*extra, *choices], roots)
         raise
     given = {override.key_or_group for override in overrides}
     if config.search.sampler == REFINE and COUNTED & given and "search" not in given:
         return _compose(config_dir, [*overrides, _parsed("search=sobol")])
     if "cluster" not in given and config.hydra.launcher._target_ != BASIC:
         raise UsageError("choose a cluster on the command line, cluster=NAME; a configuration file cannot choose one.")
-    _offer_schedules(config, given, [CONF, *beside])
+    _offer_schedules(config, given, roots)
     for name in list(config.search.space):
         beta = stem(name)  # a half-life replaces the beta that a file sets
         if beta != name and f"search.space.{beta}" not in given:
@@ -333,21 +331,21 @@ def _offer_schedules(config: DictConfig, given: Collection[str], roots: Sequence
 
 def _names(choices: Any) -> list[str]:
     """The names in a dimension of a search space as it is configured; empty if it has none."""
-    listed = choices.get("choices") if isinstance(choices, dict) else choices
-    return [listed] if isinstance(listed, str) else [name for name in listed or () if isinstance(name, str)]
+    values = choices.get("choices") if isinstance(choices, dict) else choices
+    return [values] if isinstance(values, str) else [name for name in values or () if isinstance(name, str)]
 
 
 def _searched(schedule: str, roots: Iterable[Path]) -> dict[str, Any]:
     """The search space in the file of a schedule; empty if there is none."""
     path = next((path for root in roots if (path := root / SCHEDULE / f"{schedule}.yaml").exists()), None)
-    held: Any = {} if path is None else OmegaConf.to_container(OmegaConf.load(path))
-    return dict(held.get("search", {}).get("space", {}))
+    content: Any = {} if path is None else OmegaConf.to_container(OmegaConf.load(path))
+    return dict(content.get("search", {}).get("space", {}))
 
 
 def _refuse_unknown(names: Sequence[str], choices: Sequence[str], roots: Iterable[Path]) -> None:
     """Refuse a key that neither the schema nor a chosen file declares, and suggest the nearest one."""
-    known = compose("sweep", overrides=[*choices], return_hydra_config=True)
-    keys = [key for key in _keys(OmegaConf.to_container(known)) if not FOREIGN.match(key)]
+    composed = compose("sweep", overrides=[*choices], return_hydra_config=True)
+    keys = [key for key in _keys(OmegaConf.to_container(composed)) if not FOREIGN.match(key)]
     for name in names:
         if name in keys or OPEN.fullmatch(name):
             continue
@@ -364,12 +362,10 @@ def _refuse_unknown(names: Sequence[str], choices: Sequence[str], roots: Iterabl
 
 def _options(roots: Iterable[Path], group: str) -> list[str]:
     """The choices of a group: the names of its files, or of `offered` ones; for `space`, WORKLOAD/OPTIMIZER."""
-    folders = [root / group for root in roots]
-    paths = [(path, folder) for folder in folders for path in folder.glob("*/*.yaml" if group == "space" else "*.yaml")]
+    pattern = "*/*.yaml" if group == "space" else "*.yaml"
+    files = [path.relative_to(root / group) for root in roots for path in (root / group).glob(pattern)]
     stored = ConfigStore.instance().repo.get(group, {}) if group == "workload" else {}
-    return [str(path.relative_to(folder).with_suffix("")) for path, folder in paths] + [
-        Path(name).stem for name in stored
-    ]
+    return [str(path.with_suffix("")) for path in (*files, *map(Path, stored))]
 
 
 def _keys(tree: Any, prefix: str = "") -> list[str]:

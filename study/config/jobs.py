@@ -1,6 +1,7 @@
 """Turns the command line into jobs. Only `build_study` here builds a Study from a configuration."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from study.config import tokens
 from study.config.compose import compositions, one_line_errors, swept
 from study.config.naming import shared_folder
 from study.devices.placement import Placement
-from study.errors import UsageError
+from study.errors import UsageError, usage_errors
 from study.optimizers.foreign import class_path
 from study.records import COMMAND, PLAIN, Study
 from study.settings import ROUNDS, Budget, Evaluation, Search, Seeds, check_single_pass, usual_scouts
@@ -124,7 +125,7 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
         UsageError: the schema or a record refuses a value, or two jobs would write to the same folder.
     """
     asked: list[tuple[Job, DictConfig]] = []
-    found: dict[tuple[Path, str, str, int], Job] = {}
+    jobs: dict[tuple[Path, str, str, int], Job] = {}
     with one_line_errors():
         for config in compositions(arguments, config_dir):
             _check_sampler(arguments, config)
@@ -135,21 +136,19 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
                 "sweep share them; give one value each."
             )
         for job, config in asked:
-            if (first := found.setdefault(_folder(job), job)) is not job:
+            if (first := jobs.setdefault((*_curve(job), job.study.batch_size), job)) is not job:
                 name = f"{job.study.name}, {job.study.series}, batch size {job.study.batch_size}"
                 if first == job:
                     raise UsageError(f"the overrides ask for {name} twice; give each value once.")
                 raise UsageError(shared_folder(swept(arguments), arguments, config, f"{name} in {job.results}"))
-    return [replace(job, together=_together(job, found.values())) for job in found.values()]
+    sizes: dict[tuple[Path, str, str], list[int]] = defaultdict(list)
+    for job in jobs.values():
+        sizes[_curve(job)].append(job.study.batch_size)
+    return [replace(job, together=tuple(sizes[_curve(job)])) for job in jobs.values()]
 
 
-def _folder(job: Job) -> tuple[Path, str, str, int]:
-    return job.results, job.study.name, job.study.series, job.study.batch_size
-
-
-def _together(job: Job, jobs: Iterable[Job]) -> tuple[int, ...]:
-    curve = job.results, job.study.name, job.study.series
-    return tuple(j.study.batch_size for j in jobs if (j.results, j.study.name, j.study.series) == curve)
+def _curve(job: Job) -> tuple[Path, str, str]:
+    return job.results, job.study.name, job.study.series
 
 
 def _jobs_of(config: DictConfig) -> list[Job]:
@@ -165,13 +164,13 @@ def _jobs_of(config: DictConfig) -> list[Job]:
             f"shards={config.shards} of search={config.search.sampler}, which learns from all trials, must share a "
             "storage; add search.storage=journal or a database URL, or choose search=sobol."
         )
-    each = tokens.per_example(config)
-    sizes = [tokens.batch_size(size, each, config.workload.get("name")) for size in sizes]
+    tokens_per_example = tokens.per_example(config)
+    sizes = [tokens.batch_size(size, tokens_per_example, config.workload.get("name")) for size in sizes]
     how = (Path(config.results), placement, config.search.storage, config.shards)
     track = tuple(str(name) for name, chosen in config.track.items() if chosen and name != "trials")
     options = SweepOptions(_until(config), config.search.until_cost, track, config.track.trials, config.notify)
-    _check_single_pass(config, sizes, each)
-    return [Job(build_study(config, size, each), *how, options=options) for size in sizes]
+    _check_single_pass(config, sizes, tokens_per_example)
+    return [Job(build_study(config, size, tokens_per_example), *how, options=options) for size in sizes]
 
 
 def _check_given(config: DictConfig) -> None:
@@ -198,12 +197,10 @@ def _check_single_pass(config: DictConfig, sizes: Sequence[int], tokens_per_exam
     known = tokens_per_example is not None or config.budget.tokens is None
     if not (config.budget.single_pass and isinstance(examples, int) and known):
         return  # building the study says what is wrong
-    try:
+    with usage_errors():
         budget, most = Budget(**config.budget), max(config.search.budgets, default=1)
         steps = {size: round(most * budget.train_steps(examples, size, tokens_per_example)) for size in sizes}
         check_single_pass({size: size * count for size, count in steps.items()}, examples, config.workload.name)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def _until(config: DictConfig) -> Until | None:
@@ -211,10 +208,8 @@ def _until(config: DictConfig) -> Until | None:
         return None
     if config.search.until_cost < 1:
         raise UsageError(f"search.until_cost must be at least 1, but got {config.search.until_cost:g}.")
-    try:
+    with usage_errors():
         return Until.parse(config.search.until)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def _check_sampler(arguments: Sequence[str], config: DictConfig) -> None:
@@ -282,8 +277,8 @@ def _batch_schedule(plain: Mapping[str, Any], workload: str, optimizer: str, bat
             f"batch_schedule.from={plain['source']} gives the whole schedule, but got batch_schedule={plain['kind']} "
             "with switches or parameters of its own; leave them out."
         )
-    found = measured.read(Path(plain["source"]), workload, optimizer, batch_size=batch_size)
-    return BatchSchedule(**{**plain, "kind": LISTED, **found._asdict()})
+    schedule = measured.read(Path(plain["source"]), workload, optimizer, batch_size=batch_size)
+    return BatchSchedule(**{**plain, "kind": LISTED, **schedule._asdict()})
 
 
 def _evaluation(plain: Mapping[str, Any], stopping: str) -> Evaluation:

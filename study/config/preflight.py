@@ -36,7 +36,7 @@ from study.engine.arithmetic import alone, candidates, fused
 from study.engine.can_fuse import lanes_fail
 from study.engine.checkpoints import bytes_of
 from study.engine.evaluation import measured_names
-from study.errors import UsageError
+from study.errors import UsageError, usage_errors
 from study.records import COMMAND, Study
 from study.schedules import SCHEDULE
 from study.user_code.activations import evaluation_bytes, saved_bytes
@@ -108,11 +108,9 @@ def _command(job: Job) -> Command | None:
     if job.study.arithmetic != COMMAND:
         check_engine(job.study, job.placement)
         return None
-    try:
+    with usage_errors():
         command = cast(Command, build(job.study.workload))
         check_command(job.study, command, job.placement)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     return command
 
 
@@ -160,12 +158,10 @@ class CheckedWorkload:
 def _checked(job: Job, checked: dict[str, CheckedWorkload], device: str) -> CheckedWorkload:
     """The job's workload, built once for all jobs that share it, and checked for this job's study."""
     key = str((job.study.workload, job.study.search.fresh_data))
-    try:
+    with usage_errors():
         if key not in checked:
             checked[key] = _built(job, device)
         _check(job.study, checked[key], device)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     return checked[key]
 
 

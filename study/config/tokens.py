@@ -5,7 +5,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.units import TOKENS, sequences, tokens_in
-from study.errors import UsageError
+from study.errors import UsageError, usage_errors
 from workloads.base import build, optional
 
 
@@ -28,10 +28,8 @@ def batch_size(asked: Any, tokens_per_example: int | None, whose: str) -> int:
             f"batch_size must be a whole number, but got {asked}; for example batch_size=64,256 or "
             "batch_sizes=[64,256]."
         )
-    try:
+    with usage_errors():
         return sequences(f"batch_size={text}", tokens, tokens_per_example, whose)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def per_example(config: DictConfig) -> int | None:
