@@ -78,19 +78,19 @@ def check_count(study: Study, examples: Examples) -> None:
 def check_fresh_data(study: Study, workload: Workload, splits: Splits) -> None:
     """Raise UsageError if `search.fresh_data` would vary nothing: not the data of the next split seed, or not the
     evaluated part of the validation set."""
-    most, held = study.evaluation.examples, Examples(splits, optional(workload, "collate")).count("val")
-    if study.search.fresh_data == VALIDATION and most is not None and most >= held:
+    most, available = study.evaluation.examples, Examples(splits, optional(workload, "collate")).count("val")
+    if study.search.fresh_data == VALIDATION and most is not None and most >= available:
         raise UsageError(
             f"search.fresh_data={VALIDATION} varies the evaluated part of the validation set, but "
-            f"evaluation.examples={most:,} is all of it ({held:,} examples); give fewer."
+            f"evaluation.examples={most:,} is all of it ({available:,} examples); give fewer."
         )
     if study.search.fresh_data == SPLIT:
         seed = study.workload["split_seed"] + 1
         other = build({**study.workload, "split_seed": seed})
         with calling(study, "splits()", f"with split_seed={seed}"):
-            found = splits_of(other)
-        check_splits(study, other, found)
-        if not digest.changed(digest.digest(workload, splits), digest.digest(other, found)):
+            other_splits = splits_of(other)
+        check_splits(study, other, other_splits)
+        if not digest.changed(digest.digest(workload, splits), digest.digest(other, other_splits)):
             raise UsageError(
                 f"search.fresh_data={SPLIT} varies workload.split_seed, but {study.name}.splits() returns the same "
                 f"data with {seed} as with {seed - 1}; let them depend on it, or leave out search.fresh_data."
@@ -271,15 +271,11 @@ def _check_kind(where: str, split: Any) -> None:
             "the workload's `collate`; in place of a sampler with weights, `weights` may weight examples in the loss."
         )
     pair = isinstance(split, list) and len(split) == 2 and all(isinstance(part, Tensor | np.ndarray) for part in split)
-    if pair or isinstance(split, Tensor | np.ndarray | Mapping) or split is None:
+    frame = hasattr(split, "to_numpy")
+    if pair or isinstance(split, Tensor | np.ndarray | Mapping) or split is None or frame:
         raise UsageError(
             f"a split is a tuple (inputs, targets) or a map-style data set, but {where} is a {type(split).__name__}; "
-            "write (inputs, targets), each a tensor or a tree of tensors."
-        )
-    if hasattr(split, "to_numpy"):
-        raise UsageError(
-            f"a split is a tuple (inputs, targets) or a map-style data set, but {where} is a {type(split).__name__}; "
-            f"write (inputs, targets): {FRAME}."
+            f"write (inputs, targets){f': {FRAME}' if frame else ', each a tensor or a tree of tensors'}."
         )
     if missing := [name for name in ("__len__", "__getitem__") if not hasattr(type(split), name)]:
         raise UsageError(

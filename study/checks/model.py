@@ -71,8 +71,8 @@ def computed(study: Study, model: nn.Module, inputs: Tree, layout: torch.memory_
 
     model.to(memory_format=layout)  # type: ignore[call-overload]
     with generators.seeded(0):
-        given = trees.mapped(laid_out, inputs)
-        outputs = autocast.computed(study.precision, torch.device("cpu"), lambda: trees.call(model, given))
+        copied = trees.mapped(laid_out, inputs)
+        outputs = autocast.computed(study.precision, torch.device("cpu"), lambda: trees.call(model, copied))
     if all(end is None for end in trees.ends(outputs)):
         mode = "in training" if model.training else "in an evaluation"
         raise UsageError(
@@ -90,14 +90,14 @@ def augmented(study: Study, workload: Workload, inputs: Tree) -> Tree:
     """
     if (augment := optional(workload, "augment")) is None:
         return inputs
-    found = []
+    repeated = []
     for _ in range(2):
         with calling(study, "augment", f"of inputs {trees.described(inputs)}"), generators.seeded(0):
-            found.append(augment(trees.cloned(inputs), torch.Generator().manual_seed(0)))
-    one, two = map(trees.leaves, found)
+            repeated.append(augment(trees.cloned(inputs), torch.Generator().manual_seed(0)))
+    one, two = map(trees.leaves, repeated)
     if not one or len(one[0]) != trees.count(inputs):
         raise UsageError(
-            f"{study.name}'s augment must return as many inputs as it takes, but got {trees.described(found[0])} of "
+            f"{study.name}'s augment must return as many inputs as it takes, but got {trees.described(repeated[0])} of "
             f"{trees.described(inputs)}."
         )
     if len(one) != len(two) or not all(map(torch.equal, one, two)):
@@ -105,7 +105,7 @@ def augmented(study: Study, workload: Workload, inputs: Tree) -> Tree:
             f"{study.name}'s augment must repeat its random numbers, but two calls with equal generators differ; draw "
             "from the generator that it takes."
         )
-    return found[0]
+    return repeated[0]
 
 
 def check_model(study: Study, workload: Workload, inputs: Tree, targets: Tree) -> torch.memory_format:
@@ -113,7 +113,7 @@ def check_model(study: Study, workload: Workload, inputs: Tree, targets: Tree) -
     not a finite number per example [B]."""
     inputs = augmented(study, workload, inputs)
     few, model = described(inputs, targets), built(study, workload).train()
-    _check_trainable(study, workload, model)
+    _check_trainable(study, model)
     trained = set(model.parameters())
     layout = layout_for(workload, inputs)
     with calling(study, "model", f"of {few}"):
@@ -153,10 +153,10 @@ def _check_through_outputs(
     if not loss(outputs).requires_grad:
         return
     model = built(study, workload).train()  # a workload that keeps its model now keeps this one
-    found = loss(computed(study, model, inputs, layout))
-    named = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    gradients = torch.autograd.grad(found.sum(), [*named.values()], allow_unused=True)
-    if reached := [name for name, gradient in zip(named, gradients, strict=True) if gradient is not None]:
+    losses = loss(computed(study, model, inputs, layout))
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    gradients = torch.autograd.grad(losses.sum(), [*trained.values()], allow_unused=True)
+    if reached := [name for name, gradient in zip(trained, gradients, strict=True) if gradient is not None]:
         plain = (Tensor, int, float, str, type(None))
         for end in (end for end in trees.ends(outputs) if not isinstance(end, plain)):
             raise UsageError(
@@ -252,7 +252,7 @@ def check_apart(study: Study, workload: Workload, inputs: Tree, layout: torch.me
             )
 
 
-def _check_trainable(study: Study, workload: Workload, model: nn.Module) -> None:
+def _check_trainable(study: Study, model: nn.Module) -> None:
     """Raise UsageError unless the model has parameters that can be trained from the seed of its trial."""
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UsageError(f"the model of {study.name} has no parameter to train; look for requires_grad=False.")

@@ -19,8 +19,8 @@ T = TypeVar("T")
 
 def changed_attributes(model: nn.Module, before: Snapshot) -> dict[str, Any]:
     """The attributes that differ from an earlier `snapshots.of_model`."""
-    now = attributes(model)
-    return {name: now[name] for name in changed(before, of_model(model)) if name in now}
+    values = attributes(model)
+    return {name: values[name] for name in changed(before, of_model(model)) if name in values}
 
 
 def is_plain(value: Any) -> bool:
@@ -61,13 +61,13 @@ def put(model: nn.Module, state: Mapping[str, Any]) -> None:
 def watched(model: nn.Module, call: Callable[[], T]) -> tuple[T, bool]:
     """(the result of `call`, whether it changes attributes or buffers of the model); they are put back."""
 
-    def now() -> Any:
+    def state() -> Any:
         return of_model(model), Digest(nn.Module())(dict(model.named_buffers()))
 
-    before = now()
+    before = state()
     with untouched(model):
         result = call()
-        return result, now() != before
+        return result, state() != before
 
 
 @contextmanager

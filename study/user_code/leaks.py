@@ -55,29 +55,33 @@ def of_split(workload: str, examples: Examples, name: str) -> str | None:
 def _overlaps(examples: Examples, name: str) -> bool:
     """Whether the first and the last steps of many windows are elsewhere in training windows. After a split in time,
     training windows share one end at most."""
-    held = examples.splits[name]
-    if isinstance(held, tuple) and any(leaf.layout != torch.strided for leaf in trees.leaves(held)):
+    split = examples.splits[name]
+    if isinstance(split, tuple) and not _is_dense(split):
         return False
     if _steps(examples.read(name, [0])[0]) is None:  # other items may take long to read
         return False
     chosen = spaced(examples.count(name), WINDOWS)
     own = _steps(inputs := examples.read(name, chosen)[0])
-    whole = (not leaf.is_complex() and bool((leaf.double() % 1 == 0).all()) for leaf in trees.leaves(inputs))
-    size = WHOLE if all(whole) else REAL
+    are_whole = (not leaf.is_complex() and bool((leaf.double() % 1 == 0).all()) for leaf in trees.leaves(inputs))
+    size = WHOLE if all(are_whole) else REAL
     if own is None or own.shape[1] <= size:
         return False
     least, ends = MANY * len(own), torch.stack([own[:, :size], own[:, -size:]])
-    found = ((ends.sort(2).values.diff(dim=2) != 0).sum(2) + 1 >= DISTINCT).all(0)
-    if found.sum() <= least or not (others := _compared(examples, name, chosen, own.shape[1])):
+    overlap = ((ends.sort(2).values.diff(dim=2) != 0).sum(2) + 1 >= DISTINCT).all(0)  # windows that may overlap, so far
+    if overlap.sum() <= least or not (others := _compared(examples, name, chosen, own.shape[1])):
         return False
     train = _steps(examples.read("train", others)[0])
     if train is None or train.shape[1] <= size:
         return False
-    stretches, known = _stretches(own, size), _stretches(train, size)
-    found &= torch.isin(stretches[:, 0], known[:, 1:])
-    if found.sum() > least:
-        found &= torch.isin(stretches[:, -1], known[:, :-1])
-    return bool(found.sum() > least)
+    stretches, training = _stretches(own, size), _stretches(train, size)
+    overlap &= torch.isin(stretches[:, 0], training[:, 1:])
+    if overlap.sum() > least:
+        overlap &= torch.isin(stretches[:, -1], training[:, :-1])
+    return bool(overlap.sum() > least)
+
+
+def _is_dense(tree: Tree) -> bool:
+    return all(leaf.layout == torch.strided for leaf in trees.leaves(tree))
 
 
 def _steps(inputs: Tree) -> Tensor | None:
@@ -103,30 +107,30 @@ def _stretches(steps: Tensor, size: int) -> Tensor:
 def _compared(examples: Examples, name: str, chosen: Sequence[int], length: int) -> list[int]:
     """Training examples that may overlap with the chosen examples: of one data set their neighbours, of data in memory
     some at random; none of others."""
-    (train, known), (own, asked) = (_indexed(examples.splits[each]) for each in ("train", name))
+    (train, train_numbers), (own, numbers) = (_indexed(examples.splits[each]) for each in ("train", name))
     if isinstance(train, tuple | TensorDataset) or train is list:
         most = STEPS // length if isinstance(train, tuple) else min(ITEMS, STEPS // length)
         return torch.randperm(examples.count("train"), generator=torch.Generator().manual_seed(0))[:most].tolist()
     if isinstance(own, tuple) or not _same_items(train, own):
         return []
-    order = np.argsort(known)
-    places = np.searchsorted(np.asarray(known)[order], [asked[number] for number in chosen])
+    order = np.argsort(train_numbers)
+    places = np.searchsorted(np.asarray(train_numbers)[order], [numbers[index] for index in chosen])
     return sorted({int(order[each]) for place in places for each in (place - 1, place) if 0 <= each < len(order)})
 
 
 def _shared(examples: Examples, name: str) -> int:
     """The number of examples of a split that are training examples, too: the same items of one data set, or equal rows
     of tensors, unless training examples equal each other about as often, as discrete ones do."""
-    (train, known), (own, asked) = (_indexed(examples.splits[each]) for each in ("train", name))
+    (train, train_numbers), (own, numbers) = (_indexed(examples.splits[each]) for each in ("train", name))
     if not isinstance(own, tuple) and _same_items(train, own):
         again = [examples.items(name, [0], key) for key in (0, 1)]
-        return len({*known} & {*asked}) if alike(*again) else 0  # random examples are others at each reading
-    rows = [_hashes(train, known), _hashes(own, asked)]
-    if rows[0] is None or rows[1] is None:
+        return len({*train_numbers} & {*numbers}) if alike(*again) else 0  # random examples are others at each reading
+    train_hashes, hashes = _hashes(train, train_numbers), _hashes(own, numbers)
+    if train_hashes is None or hashes is None:
         return 0
-    _, copies = rows[0].unique(return_counts=True)
-    by_chance = float(copies[copies > 1].sum()) / len(rows[0]) * len(rows[1])
-    count = int(torch.isin(rows[1], rows[0]).sum())
+    _, copies = train_hashes.unique(return_counts=True)
+    by_chance = float(copies[copies > 1].sum()) / len(train_hashes) * len(hashes)
+    count = int(torch.isin(hashes, train_hashes).sum())
     return count if count > 2 * by_chance + CHANCE else 0
 
 
@@ -144,10 +148,10 @@ def _same_items(one: Any, other: Any) -> bool:
     """Whether two data sets hold the same items, as two of one folder do that differ in their transforms alone."""
     if one is other or type(one) is not type(other) or isinstance(one, TensorDataset):
         return one is other
-    held = [getattr(each, "__dict__", {}) for each in (one, other)]
-    plain = [key for key, value in held[0].items() if isinstance(value, str | Path | int | float)]
-    lists = [key for key, value in held[0].items() if _distinct(value, len(one))]
-    return bool(lists) and all(_equal(held[0][key], held[1].get(key)) for key in (*plain, *lists))
+    attributes, others = (getattr(each, "__dict__", {}) for each in (one, other))
+    plain = [key for key, value in attributes.items() if isinstance(value, str | Path | int | float)]
+    lists = [key for key, value in attributes.items() if _distinct(value, len(one))]
+    return bool(lists) and all(_equal(attributes[key], others.get(key)) for key in (*plain, *lists))
 
 
 def _distinct(value: Any, count: int) -> bool:
@@ -173,11 +177,11 @@ def _hashes(source: Any, numbers: Sequence[int]) -> Tensor | None:
     """A hash of each example in tensors [N]; None for other data sets, and for sparse tensors. It has no rounding: sums
     of integers."""
     rows = source.tensors if isinstance(source, TensorDataset) else source
-    if not isinstance(rows, tuple) or any(leaf.layout != torch.strided for leaf in trees.leaves(rows)):
+    if not isinstance(rows, tuple) or not _is_dense(rows):
         return None
     parts = (trees.part(rows, slice(at, at + ROWS)) for at in range(0, trees.count(rows), ROWS))
-    found = torch.cat([_hashed(trees.leaves(part)) for part in parts])
-    return found[torch.as_tensor(numbers)] if isinstance(source, TensorDataset) else found
+    hashes = torch.cat([_hashed(trees.leaves(part)) for part in parts])
+    return hashes[torch.as_tensor(numbers)] if isinstance(source, TensorDataset) else hashes
 
 
 def _hashed(leaves: Sequence[Tensor]) -> Tensor:

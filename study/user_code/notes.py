@@ -40,11 +40,16 @@ def notes(
         tuned: arguments of the loss.
         precision: of forward passes, see `study.user_code.autocast`.
     """
-    found = [leaks.of_split(workload.name, examples, name) for name in ("val", "test")]
     passes = Passes(workload, *few, tuned, precision)
-    found += [_of_start(workload), _of_gradients(passes), _of_mixing(workload, examples)]
-    found += [_of_dropout(passes), *_of_loss(passes)]
-    return tuple(filter(None, found))
+    sentences = [
+        *(leaks.of_split(workload.name, examples, name) for name in ("val", "test")),
+        _of_start(workload),
+        _of_gradients(passes),
+        _of_mixing(workload, examples),
+        _of_dropout(passes),
+        *_of_loss(passes),
+    ]
+    return tuple(filter(None, sentences))
 
 
 def _of_mixing(workload: Workload, examples: Examples) -> str | None:
@@ -88,10 +93,10 @@ class Passes:
     def outputs(self, model: nn.Module) -> Any:
         """The outputs of a model, in training for augmented inputs."""
         augment = optional(self.workload, "augment") if model.training else None
-        given = trees.cloned(self.inputs)
+        inputs = trees.cloned(self.inputs)
         if augment is not None:
-            given = augment(given, torch.Generator().manual_seed(0))
-        return autocast.computed(self.precision, torch.device("cpu"), lambda: trees.call(model, given))
+            inputs = augment(inputs, torch.Generator().manual_seed(0))
+        return autocast.computed(self.precision, torch.device("cpu"), lambda: trees.call(model, inputs))
 
     def losses(self, outputs: Any) -> Tensor:
         """The losses [B] for outputs of a model."""
@@ -104,8 +109,11 @@ def _of_gradients(passes: Passes) -> str | None:
     called: set[nn.Module] = set()
     with generators.seeded(0):
         model = passes.workload.model().train()
-        layers = {name: layer for name, layer in model.named_modules() if not [*layer.children()]}
-        layers = {name: each for name, each in layers.items() if not isinstance(each, torch.jit.ScriptModule)}
+        layers = {
+            name: layer
+            for name, layer in model.named_modules()
+            if not [*layer.children()] and not isinstance(layer, torch.jit.ScriptModule)
+        }
         for layer in layers.values():
             layer.register_forward_hook(lambda layer, *_: called.add(layer))
         passes.losses(passes.outputs(model)).mean().backward()
@@ -123,27 +131,27 @@ def _of_gradients(passes: Passes) -> str | None:
     )
 
 
-class Dropouts(TorchFunctionMode):
+class WatchDropout(TorchFunctionMode):
     """A block that records whether dropout is computed."""
 
-    found = False
+    computed = False
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
         named = named or {}
         if function in DROPOUTS:
-            given = inspect.signature(function).bind(*arguments, **named)
-            given.apply_defaults()
-            self.found |= given.arguments["training"] and given.arguments["p"] > 0
+            bound = inspect.signature(function).bind(*arguments, **named)
+            bound.apply_defaults()
+            self.computed |= bound.arguments["training"] and bound.arguments["p"] > 0
         elif function is F.scaled_dot_product_attention:
-            self.found |= (arguments[4] if len(arguments) > 4 else named.get("dropout_p", 0)) > 0
+            self.computed |= (arguments[4] if len(arguments) > 4 else named.get("dropout_p", 0)) > 0
         return function(*arguments, **named)
 
 
 def _of_dropout(passes: Passes) -> str | None:
     """A note if an evaluation computes dropout."""
-    with generators.seeded(0), Dropouts() as dropouts:
+    with generators.seeded(0), WatchDropout() as dropout:
         passes.outputs(passes.workload.model().eval())
-    if not dropouts.found:
+    if not dropout.computed:
         return None
     return (
         f"the model of {passes.workload.name} drops out in evaluations, too, so errors are those of a thinned model; "
@@ -190,9 +198,9 @@ def _of_start(workload: Workload) -> str | None:
     for seed in (0, 1):
         with generators.seeded(seed):
             weights.append([each for each in workload.model().parameters() if each.requires_grad])
-    ones, others = weights
-    same = len(ones) == len(others) and all(map(torch.equal, ones, others))  # a model may draw its depth, too
-    if not same or all(bool((one == one.flatten()[:1]).all()) for one in ones if one.numel()):
+    first, second = weights
+    same = len(first) == len(second) and all(map(torch.equal, first, second))  # a model may draw its depth, too
+    if not same or all(bool((each == each.flatten()[:1]).all()) for each in first if each.numel()):
         return None
     return (
         f"{workload.name}.model() gives the same weights for every seed, so fresh seeds differ in the order of the "

@@ -66,13 +66,13 @@ class OwnMeans(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
         if function in (*OF_CLASSES, *OF_ELEMENTS):
-            given = inspect.signature(function).bind(*arguments, **(named or {})).arguments
-            weight, target = given.get("weight"), given["target"]
+            bound = inspect.signature(function).bind(*arguments, **(named or {})).arguments
+            weight, target = bound.get("weight"), bound["target"]
             if not is_functorch_wrapped_tensor(target):
                 if function in OF_ELEMENTS:
                     self._weigh(weight, weight)
                 elif not target.is_floating_point():  # of probabilities, torch takes the plain mean
-                    counted = target != given.get("ignore_index", IGNORED)
+                    counted = target != bound.get("ignore_index", IGNORED)
                     self._weigh(weight, None if weight is None else weight[target.where(counted, 0)] * counted)
                     self._count(counted)
         return function(*arguments, **(named or {}))

@@ -44,7 +44,7 @@ def of_runs(made: Gathering) -> dict[str, dict[str, Any]]:
     if factors:
         _multiply(made, runs, held)
     elif "batch_size" not in {*made.asked.columns, *made.asked.set_otherwise}:
-        _check_whole(made, held, roles)
+        _check_whole(held, roles)
     _match(made, runs)
     fixed = {name: value(text) for name, text in made.asked.values.items()}
     return {run: settings | fixed for run, settings in runs.items()}
@@ -147,7 +147,7 @@ def _multiply(made: Gathering, runs: Mapping[str, dict[str, Any]], held: Mapping
     made.facts[f"Batch sizes are {' times '.join(columns)}"] = None
 
 
-def _check_whole(made: Gathering, held: Mapping[str, Mapping[str, Any]], roles: Mapping[str, str]) -> None:
+def _check_whole(held: Mapping[str, Mapping[str, Any]], roles: Mapping[str, str]) -> None:
     """Raise ImportRefused if a batch size may be that of one part of an update: one process, or one accumulation step.
 
     Arguments:
