@@ -20,39 +20,21 @@ from workloads.data.fetching import DataError
 FEW = 8
 """Number of examples in a check."""
 
-CURES = (
-    (
-        r"same dtype|Input type .* and (weight|bias) type",
-        "the data must have the type of the model's parameters, such as inputs.float()",
-    ),
-    (
-        r"target dtype|scalar type Long",
-        "class numbers must be int64, such as targets.long()",
-    ),
-    (r"multi-target|1D target", "class numbers must have the shape [N], such as targets.squeeze(1)"),
-    (
-        r"class probabilities",
-        "class numbers must be int64 of shape [N], such as targets.argmax(1), and probabilities must be floats",
-    ),
-    (
-        r"Target -?\d+ is out of bounds",
-        "class numbers must go from 0 to one less than the number of the model's outputs",
-    ),
-    (
-        r"more than 1 value per channel",
-        "batch norm has no statistics of one example: leave batch size 1 out of batch_sizes, or take a norm of each "
-        "example, such as GroupNorm or LayerNorm",
-    ),
-    (
-        r"missing the required .forward. function",
-        "give the model a method forward(inputs) that returns what the workload's loss takes; a method that computes a "
-        "loss itself, such as training_step, is not called",
-    ),
-    (
-        r"forward\(\) (missing|takes) \d+",
-        "inputs that are a tuple give the arguments of forward in order; those that are a mapping give them by name",
-    ),
-)
+CURES = {
+    r"same dtype|Input type .* and (weight|bias) type": "the data must have the type of the model's parameters, such "
+    "as inputs.float()",
+    r"target dtype|scalar type Long": "class numbers must be int64, such as targets.long()",
+    r"multi-target|1D target": "class numbers must have the shape [N], such as targets.squeeze(1)",
+    r"class probabilities": "class numbers must be int64 of shape [N], such as targets.argmax(1), and probabilities "
+    "must be floats",
+    r"Target -?\d+ is out of bounds": "class numbers must go from 0 to one less than the number of the model's outputs",
+    r"more than 1 value per channel": "batch norm has no statistics of one example: leave batch size 1 out of "
+    "batch_sizes, or take a norm of each example, such as GroupNorm or LayerNorm",
+    r"missing the required .forward. function": "give the model a method forward(inputs) that returns what the "
+    "workload's loss takes; a method that computes a loss itself, such as training_step, is not called",
+    r"forward\(\) (missing|takes) \d+": "inputs that are a tuple give the arguments of forward in order; those that "
+    "are a mapping give them by name",
+}
 """For messages of torch that name no cure: part of a message -> the rule and the cure."""
 
 
@@ -81,7 +63,7 @@ def calling(study: Study, name: str, of: str = "") -> Iterator[None]:
         raise Refused(str(error)) from error
     except Exception as error:
         what = f"{study.name}'s {name} cannot be computed {of}".rstrip()
-        cure = next((f"; {cure}" for part, cure in CURES if re.search(part, str(error))), "")
+        cure = next((f"; {cure}" for part, cure in CURES.items() if re.search(part, str(error))), "")
         raise UsageError(f"{what}: {faults.said(error)}{faults.place(error)}{cure}.") from error
 
 

@@ -54,14 +54,13 @@ def stateful(study: Study, workload: Workload, inputs: Tree, targets: Tree, layo
     steps = Steps(study, workload, layout)
     initial = {name: tensor.detach().clone() for name, tensor in _tensors(one)}
     of_one, names = [of_model(one)], [name for name, _ in one.named_buffers()]
-    losses = [steps(one, *few)]
-    of_one.append(of_model(one))
-    program = [of_program(workload, one)]
-    _put_back(one, initial)
-    losses.append(steps(one, *few))
-    of_one.append(of_model(one))
-    program.append(of_program(workload, one))
-    _check_program(study, changed(*program))
+    losses, programs = [], []
+    for _ in range(2):
+        _put_back(one, initial)
+        losses.append(steps(one, *few))
+        of_one.append(of_model(one))
+        programs.append(of_program(workload, one))
+    _check_program(study, changed(*programs))
     steps(one, *others)
     _check_repeated(study, losses[0], steps(two, *few))
     training = _reason(one, of_one)
@@ -83,10 +82,10 @@ class Steps:
         model.train().zero_grad(set_to_none=True)
         with calling(self.study, "second training step"), generators.seeded(1):
             outputs = computed(self.study, model, inputs, self.layout)
-            found = [leaf.detach().clone() for leaf in trees.leaves(outputs)]
+            copies = [leaf.detach().clone() for leaf in trees.leaves(outputs)]
             losses = self.loss(outputs, trees.cloned(targets))
             losses.mean().backward()
-        return [losses.detach(), *found]
+        return [losses.detach(), *copies]
 
     def evaluation(self, model: nn.Module, inputs: Tree) -> str | None:
         """The attribute that an evaluation forward pass changes, as a reason."""
@@ -170,11 +169,11 @@ def _equal(one: Tensor, two: Tensor) -> bool:
     return same and bool(((one == two) | ((one != one) & (two != two))).all())
 
 
-def _put_back(model: nn.Module, held: dict[str, Tensor]) -> None:
+def _put_back(model: nn.Module, initial: dict[str, Tensor]) -> None:
     with torch.no_grad():
         for name, tensor in _tensors(model):
-            if name in held and tensor.shape == held[name].shape:
-                tensor.copy_(held[name])
+            if name in initial and tensor.shape == initial[name].shape:
+                tensor.copy_(initial[name])
 
 
 def _same(one: list[Tensor], two: list[Tensor]) -> bool:

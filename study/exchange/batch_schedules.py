@@ -49,12 +49,12 @@ class Written:
         factor on the learning rate; the last record is the end of the budget."""
         phases, tokens = self.phases, self.tokens
         ends = [*zip(phases.starts, phases.sizes, self.factors, strict=True), (phases.steps, None, None)]
-        found = []
+        records = []
         for step, size, factor in ends:
             seen = phases.examples(step)
             counted = {"step": step, "examples_seen": seen} | ({"tokens_seen": seen * tokens} if tokens else {})
-            found.append({**counted, "batch_size": size, "learning_rate_factor": factor})
-        return found
+            records.append({**counted, "batch_size": size, "learning_rate_factor": factor})
+        return records
 
     @property
     def declared(self) -> list[tuple[int, int]]:
@@ -85,13 +85,15 @@ def as_megatron(written: Written) -> Files:
     unit = written.tokens or 1
     steps = " ".join(f"{place * unit}:{size}" for place, size in written.declared)
     kind = f"tokens, {unit} in each sample" if written.tokens else "samples"
+    factors = [f"{factor:g}" for factor in written.factors]
     lines = [
         f"# {written.name}; thresholds in {kind}",
         f'--step-batch-size-schedule "{steps}"',
         f"--train-samples {written.phases.examples(written.phases.steps)}",
         f"# without that argument (versions before 2026): {_rampup(written)}",
-        *_unwritten_rate(written, "Megatron-LM"),
     ]
+    if len({*factors}) > 1:
+        lines.append(f"# Megatron-LM does not couple the learning rate to it: here it was times {', '.join(factors)}")
     return {"megatron.args": "\n".join(lines) + "\n"}
 
 
@@ -151,14 +153,6 @@ def as_torchtitan(written: Written) -> Files:
             f"[training]\nglobal_batch_size = {size}\nsteps = {end}\n\n[checkpoint]\nenable = true\n"
         )
     return files
-
-
-def _unwritten_rate(written: Written, trainer: str) -> list[str]:
-    """A comment on the learning rate, if it follows the batch size."""
-    if len({*written.factors}) == 1:
-        return []
-    factors = ", ".join(f"{factor:g}" for factor in written.factors)
-    return [f"# {trainer} does not couple the learning rate to it: here it was times {factors}"]
 
 
 FORMATS: dict[str, Callable[[Written], Files]] = {

@@ -16,6 +16,8 @@ from study.records import Curve, Trial
 from study.store.atomic import StoreError
 
 COMPACTED = "curves.parquet"
+RECORDED, UNLESS_EMPTY = ("first_bad_step", "seconds", "micro_batch", "evaluation_chunk"), ("at_least", "command")
+"""Fields of a Curve in its record; those of older versions lack `evaluation_chunk`."""
 
 
 def begun(folder: Path) -> bool:
@@ -63,10 +65,9 @@ def write_curves(curves: Sequence[Curve], path: Path) -> None:
         "step": np.concatenate([c.steps for c in curves]).astype(np.int64),
         **{metric: np.concatenate([_errors(c, metric) for c in curves]).astype(np.float64) for metric in metrics},
     }
-    own = ("first_bad_step", "seconds", "micro_batch", "evaluation_chunk")
-    trials = [asdict(c.trial) | {name: getattr(c, name) for name in own} for c in curves]
+    trials = [asdict(c.trial) | {name: getattr(c, name) for name in RECORDED} for c in curves]
     for record, curve in zip(trials, curves, strict=True):
-        record |= {name: dict(getattr(curve, name)) for name in ("at_least", "command") if getattr(curve, name)}
+        record |= {name: dict(getattr(curve, name)) for name in UNLESS_EMPTY if getattr(curve, name)}
     write_table(columns, trials, path)
 
 
@@ -101,8 +102,6 @@ def _read_curves(path: Path) -> list[Curve]:
         rows = columns["trial"] == record["index"]
         trial = Trial(record["index"], record["seed"], record["order_seed"], record["hyperparameters"])
         errors = {name: values[rows] for name, values in columns.items() if name not in ("trial", "step")}
-        steps, seconds = columns["step"][rows], record["seconds"]
-        parts = record["micro_batch"], record.get("evaluation_chunk", 1024)  # recorded since it can differ
-        others = record.get("at_least", {}), record.get("command", {})
-        curves.append(Curve(trial, record["first_bad_step"], steps, errors, seconds, *parts, *others))
+        own = {name: record[name] for name in (*RECORDED, *UNLESS_EMPTY) if name in record}
+        curves.append(Curve(trial, steps=columns["step"][rows], errors=errors, **own))
     return curves
