@@ -5,6 +5,7 @@ Shapes: N examples in a split.
 
 import copy
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from study.data.single_pass import SinglePass, alike, ended, is_stream
 from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
-from study.user_code.faults import said
+from study.user_code.faults import said, succeeds
 from workloads.base import Splits, Workload, build, optional
 
 COLLATE = (
@@ -297,21 +298,14 @@ def _by_default(where: str, indices: list[int], items: list[Any]) -> Any:
     except Exception as error:
         why = said(error)
     for index, item in zip(indices, items, strict=True):
-        if not _collates([item]):
+        if not succeeds(partial(default_collate, [item])):
             raise UsageError(
                 f"torch's default_collate makes no tensors of example {index} of {where}, {trees.described(item)} "
                 f"({why}); return tensors or numbers, or {COLLATE}."
             )
-    other = next((number for number, item in enumerate(items) if not _collates([items[0], item])), len(items) - 1)
+    pairs = ([items[0], item] for item in items)
+    other = next((n for n, pair in enumerate(pairs) if not succeeds(partial(default_collate, pair))), len(items) - 1)
     raise UsageError(
         f"examples {indices[0]} and {indices[other]} of {where} cannot be put into one batch: "
         f"{trees.described(items[0])} and {trees.described(items[other])} ({why}); {COLLATE}."
     )
-
-
-def _collates(items: list[Any]) -> bool:
-    try:
-        default_collate(items)
-    except Exception:
-        return False
-    return True

@@ -5,6 +5,7 @@ Shapes: N examples in a split.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from study.data.examples import Examples
 from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
-from study.user_code.faults import said
+from study.user_code.faults import said, succeeds
 from workloads.base import PerExample, Workload, optional
 
 MOST_VALUES = 1024
@@ -92,26 +93,19 @@ def not_finite(split: trees.Tree) -> list[int]:
 
 def _check_inputs(study: Study, model: nn.Module, name: str, examples: Examples) -> None:
     """Raise UsageError if the model fails on the smallest or largest whole numbers, such as numbers of words."""
-    found = [first_with(leaf, value) for leaf in _whole(examples.splits[name][0]) for value in leaf.aminmax()]
-    for index in sorted(set(found)):
+    leaves = _whole(examples.splits[name][0])
+    for index in sorted({first_with(leaf, value) for leaf in leaves for value in leaf.aminmax()}):
         inputs, _ = examples.read(name, [index])
         try:
             trees.call(model.eval(), trees.cloned(inputs))
         except Exception as error:
-            if _fails(model, examples.read(name, [0])[0]):
+            other = examples.read(name, [0])[0]
+            if not succeeds(partial(trees.call, model.eval(), trees.cloned(other))):
                 continue  # not the fault of this example
             raise UsageError(
                 f"{_example(study, name, index, 'input', inputs)}, for which the model fails: {said(error)}; correct "
                 "this example, or enlarge the model's embedding."
             ) from error
-
-
-def _fails(model: nn.Module, inputs: trees.Tree) -> bool:
-    try:
-        trees.call(model.eval(), trees.cloned(inputs))
-    except Exception:
-        return True
-    return False
 
 
 def _check_labels(study: Study, workload: Workload, model: nn.Module, name: str, examples: Examples) -> None:

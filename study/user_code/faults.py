@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import traceback
+from collections.abc import Callable
 
 from analysis.errors import DEBUG as DEBUG
 from analysis.errors import debugging as debugging
@@ -14,6 +15,15 @@ OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, err
 forbidden."""
 IN_A_LOADER = "Original Traceback (most recent call last):"
 """In the text of an error that torch passes on from a process that reads data."""
+
+
+def succeeds(call: Callable[[], object]) -> bool:
+    """Whether a call of a user's code, which may raise any error, raises none."""
+    try:
+        call()
+    except Exception:
+        return False
+    return True
 
 
 def said(error: BaseException) -> str:

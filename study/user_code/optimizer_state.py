@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from study.records import Study
-from study.user_code.faults import said
+from study.user_code.faults import said, succeeds
 from study.user_code.hidden_state import copied, is_plain
 from study.user_code.snapshots import DEEPEST, Digest, Snapshot, changed, of_class
 
@@ -74,16 +74,14 @@ def plain_state(
 
 def _is_loadable(value: Any) -> bool:
     """Whether a checkpoint gives back a value of an optimizer's state, such as a dtype beside plain data."""
-    if is_plain(value):
-        return True
-    buffer = io.BytesIO()
-    try:
+
+    def save_and_load() -> None:
+        buffer = io.BytesIO()
         torch.save(value, buffer)
         buffer.seek(0)
         torch.load(buffer, weights_only=True)
-    except Exception:  # objects of any library
-        return False
-    return True
+
+    return is_plain(value) or succeeds(save_and_load)
 
 
 def put_state(optimizer: torch.optim.Optimizer, model: nn.Module, state: Mapping[Any, Any], settings: bool) -> bool:

@@ -79,9 +79,8 @@ def of_program(workload: Any, model: nn.Module, digest: "Digest | None" = None) 
     `Mine().x` is an attribute of the workload, `Mine.x` one of its class.
     """
     digest = digest or Digest(model)
-    found: Snapshot = {}
-    for name, value in getattr(workload, "__dict__", {}).items():
-        found[f"{type(workload).__name__}().{name}"] = digest(value)
+    own = getattr(workload, "__dict__", {})
+    found = {f"{type(workload).__name__}().{name}": digest(value) for name, value in own.items()}
     classes = {type(workload), *(type(module) for module in model.modules())}
     functions = [workload.loss, *workload.errors.values(), *metrics_of(workload).values()]
     functions += filter(None, (optional(workload, name) for name in ("weights", "error_weights", "augment", "collate")))

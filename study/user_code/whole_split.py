@@ -47,9 +47,7 @@ class WholeSplit:
         if not self.metrics:
             return
         size = trees.count(targets)
-        own = outputs
-        if models > 1:
-            own = trees.part(outputs, slice(model * size, (model + 1) * size))
+        own = outputs if models == 1 else trees.part(outputs, slice(model * size, (model + 1) * size))
         for name in self.updated:
             self.metrics[name].update(trees.cloned(own), trees.cloned(targets))
         if len(self.updated) < len(self.metrics):
