@@ -137,7 +137,7 @@ def refuse_held(folder: Path) -> None:
     """Raise Held if a process that certainly lives holds a claim on this study; claims nothing."""
     for each in _claims(folder):
         try:
-            _of_the_dead(each)
+            _content_if_dead(each)
         except Held as held:
             if held.touched is None:
                 raise
@@ -147,30 +147,30 @@ def busy(folder: Path) -> bool:
     """True if a process that lives or may live holds a claim on this study; claims nothing."""
     try:
         for each in _claims(folder):
-            _of_the_dead(each)
+            _content_if_dead(each)
     except Held:
         return True
     return False
 
 
-class _Found(NamedTuple):
+class _ClaimFile(NamedTuple):
     shard: Shard
     number: int
     path: Path
 
 
-def _parse(path: Path) -> _Found:
+def _parse(path: Path) -> _ClaimFile:
     match = _NAME.fullmatch(path.name)
     assert match is not None
     index, count, number = map(int, match.groups())
-    return _Found(Shard(index, count), number, path)
+    return _ClaimFile(Shard(index, count), number, path)
 
 
-def _claims(folder: Path) -> list[_Found]:
+def _claims(folder: Path) -> list[_ClaimFile]:
     return [_parse(path) for path in folder.glob(".claim.*") if _NAME.fullmatch(path.name)]
 
 
-def _rivals(folder: Path, shard: Shard) -> list[_Found]:
+def _rivals(folder: Path, shard: Shard) -> list[_ClaimFile]:
     """The claims on this shard, and on shards of another `count`, which overlap with it."""
     return [each for each in _claims(folder) if each.shard == shard or each.shard.count != shard.count]
 
@@ -183,7 +183,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def _take(folder: Path, shard: Shard) -> Claim:
-    dead = {each: content for each in _rivals(folder, shard) if (content := _of_the_dead(each)) is not None}
+    dead = {each: content for each in _rivals(folder, shard) if (content := _content_if_dead(each)) is not None}
     number = 1 + max((each.number for each in dead if each.shard == shard), default=0)
     claim = _create(folder / f".claim.{shard}.{number}")
     try:
@@ -221,7 +221,7 @@ def _create(path: Path) -> Claim:
     return Claim(path, file, content)
 
 
-def _of_the_dead(claim: _Found) -> bytes | None:
+def _content_if_dead(claim: _ClaimFile) -> bytes | None:
     """The content of a claim whose process is dead; None if the claim is gone. Raises Held if the process lives or may
     live."""
     folder = claim.path.parent
@@ -249,10 +249,9 @@ def _of_the_dead(claim: _Found) -> bytes | None:
 
 def _parsed(content: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(content)
-    except ValueError:  # incomplete: its process died on a full disk
+        return dict(json.loads(content))
+    except (ValueError, TypeError):  # incomplete: its process died on a full disk
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _now(folder: Path) -> float:

@@ -138,10 +138,8 @@ def continued(results: Path, study: Study) -> Study:
 
 def of_curve(results: Path, study: Study) -> list[Study]:
     """The searches on file for all batch sizes of a curve, of the same branch and with the same settings."""
-    paths = [
-        path.parent / study.branch.path / "study.json"
-        for path in sorted(_curve_folder(results, study).glob("*/study.json"))
-    ]
+    folders = [path.parent for path in sorted(_curve_folder(results, study).glob("*/study.json"))]
+    paths = [folder / study.branch.path / "study.json" for folder in folders]
     questions = [read(path)["question"] for path in paths if path.exists()]
     return [
         Study.from_question(question)

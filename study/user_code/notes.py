@@ -41,15 +41,9 @@ def notes(
         precision: of forward passes, see `study.user_code.autocast`.
     """
     passes = Passes(workload, *few, tuned, precision)
-    sentences = [
-        *(leaks.of_split(workload.name, examples, name) for name in ("val", "test")),
-        _of_start(workload),
-        _of_gradients(passes),
-        _of_mixing(workload, examples),
-        _of_dropout(passes),
-        *_of_loss(passes),
-    ]
-    return tuple(filter(None, sentences))
+    of_splits = [leaks.of_split(workload.name, examples, name) for name in ("val", "test")]
+    others = [_of_start(workload), _of_gradients(passes), _of_mixing(workload, examples), _of_dropout(passes)]
+    return tuple(filter(None, [*of_splits, *others, *_of_loss(passes)]))
 
 
 def _of_mixing(workload: Workload, examples: Examples) -> str | None:
@@ -109,11 +103,8 @@ def _of_gradients(passes: Passes) -> str | None:
     called: set[nn.Module] = set()
     with generators.seeded(0):
         model = passes.workload.model().train()
-        layers = {
-            name: layer
-            for name, layer in model.named_modules()
-            if not [*layer.children()] and not isinstance(layer, torch.jit.ScriptModule)
-        }
+        ends = ((name, layer) for name, layer in model.named_modules() if not [*layer.children()])
+        layers = {name: layer for name, layer in ends if not isinstance(layer, torch.jit.ScriptModule)}
         for layer in layers.values():
             layer.register_forward_hook(lambda layer, *_: called.add(layer))
         passes.losses(passes.outputs(model)).mean().backward()
