@@ -57,9 +57,8 @@ def check_paired(study: Study, name: str, measured: Callable[..., Any], outputs:
     exchanged, but not if both have one shape."""
     for *same_shapes, cure in mended(outputs, targets):
         rolled = trees.mapped(lambda leaf: leaf.roll(1, 0), targets)
-        number, exchanged, other = (
-            _tried(measured, *each) for each in ((outputs, targets), (outputs, rolled), same_shapes)
-        )
+        cases = (outputs, targets), (outputs, rolled), same_shapes
+        number, exchanged, other = (_tried(measured, *case) for case in cases)
         if number is None or exchanged is None or other is None:
             continue
         if math.isclose(number, exchanged, rel_tol=SAME) and not math.isclose(number, other, rel_tol=SAME):

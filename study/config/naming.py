@@ -31,11 +31,9 @@ def shared_folder(swept: Sequence[str], arguments: Sequence[str], config: DictCo
         swept: those of the arguments that give a key several values, such as `seeds.search=0,1`.
         whose: the folder, such as `mlp_digits, momentum, batch size 8 in results/mlp_digits`.
     """
-    blamed = [
-        each
-        for each in (argument.lstrip("+") for argument in swept)
-        if not IN_FOLDER.match(each) and f"${{{each.partition('=')[0]}}}" not in " ".join(arguments)
-    ]
+    typed = " ".join(arguments)
+    outside = [argument for argument in (each.lstrip("+") for each in swept) if not IN_FOLDER.match(argument)]
+    blamed = [argument for argument in outside if f"${{{argument.partition('=')[0]}}}" not in typed]
     if not blamed:
         return f"two studies would share the folder of {whose}; give each its own results=DIR or workload.name=NAME."
     key, _, values = blamed[0].partition("=")
@@ -55,8 +53,7 @@ def named(config: DictConfig, swept: Sequence[str]) -> DictConfig:
     """Name the workload by its swept arguments, such as `fc_mnist_widths-128`; all stay in one results folder."""
     if swept:
         config.results = literal(str(config.results))  # a reference to the name keeps the name without arguments
-        values = [_as_name(OmegaConf.select(config, key)) for key in swept]
-        parts = [f"{key.rpartition('.')[2]}-{value}" for key, value in zip(swept, values, strict=True)]
+        parts = [f"{key.rpartition('.')[2]}-{_as_name(OmegaConf.select(config, key))}" for key in swept]
         config.workload.name = "_".join([str(config.workload.name), *parts])
     return config
 

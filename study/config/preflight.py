@@ -273,8 +273,9 @@ def _arithmetic(job: Job, recorded: Study, model: nn.Module, checked: CheckedWor
     split = (placement.devices or 1) > 1 or checked.streamed
     why = checked.state.reason or ("its data are streamed, or it has several devices" if split else None)
     by_split = split and not checked.state.reason
-    begun = store.recorded(job.results, study) is not None
-    if begun and (placement.name == "auto" or (placement.name == "lanes" and fused(recorded))):
+    if store.recorded(job.results, study) and (
+        placement.name == "auto" or (placement.name == "lanes" and fused(recorded))
+    ):
         study = recorded
         if why and fused(recorded):
             cure = "leave out engine.devices and engine.data_memory, or choose" if by_split else "choose"

@@ -25,9 +25,7 @@ def trunk_folder(results: Path, study: Study, checksum: str) -> Path:
 def checkpoints(folder: Path) -> dict[int, dict[str, Any]]:
     """Step -> the record of each checkpoint of a trunk. Raises StoreError if the file cannot be read."""
     path = folder / "trunk.json"
-    if not path.exists():
-        return {}
-    trunk = atomic.read_json(path, "remove it, and the trunk is trained again")
+    trunk = atomic.read_json(path, "remove it, and the trunk is trained again") if path.exists() else {}
     return {int(step): record for step, record in trunk.get("checkpoints", {}).items()}
 
 
