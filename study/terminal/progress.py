@@ -149,7 +149,7 @@ class SweepProgress(Observer):
         total = max(self.total, 1e-9)
         self.bars.update(self.overall, total=total, completed=self.done, status=f"{steps:,} steps, {left}")
         now = time.monotonic()
-        if not self.console.is_terminal and now >= self.said + LINE_SECONDS:
+        if not self.console.is_interactive and now >= self.said + LINE_SECONDS:
             self.said = now
             self.console.print(
                 f"After {duration(now - self.started)}: {self.trials:,} of {self.wanted:,} trials, {steps:,} steps; "
@@ -224,7 +224,7 @@ class JobsProgress:
         self.live = Live(console=console, transient=True, auto_refresh=False)
 
     def __enter__(self) -> JobsProgress:
-        if self.console.is_terminal:
+        if self.console.is_interactive:
             self.live.start()
         return self
 
@@ -250,11 +250,11 @@ class JobsProgress:
             cells = study_name(study), how, f"{complete} of {wanted}{search}", str(row.get("infeasible", 0)), best
             table.add_row(*cells)
             far = (how, search, 4 * complete // wanted)
-            if not self.console.is_terminal and self.said.get(cells[0]) != far:
+            if not self.console.is_interactive and self.said.get(cells[0]) != far:
                 self.said[cells[0]] = far
                 said = f"{complete} of {wanted} trials{search}{best and f', best {best}'}"
                 self.console.print(f"{cells[0]}: {how}, {said}")
-        self.live.update(table, refresh=self.console.is_terminal)
+        self.live.update(table, refresh=self.console.is_interactive)
 
 
 def _tuned(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -303,4 +303,5 @@ class StudiesProgress:
 
 def _bars(console: Console) -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[status]}"))
-    return Progress(*columns, console=console, transient=True)
+    live = console.is_interactive or console.is_jupyter  # elsewhere the bars would leave nothing but an empty line
+    return Progress(*columns, console=console, transient=True, disable=not live)

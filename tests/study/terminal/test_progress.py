@@ -142,6 +142,29 @@ def test_trials_of_an_earlier_run_say_nothing_of_the_speed(clock):
         assert shown.bars.tasks[0].fields["status"].endswith("10 s left")
 
 
+DUMB = {"force_terminal": True, "_environ": {"TERM": "dumb"}}
+"""A terminal that cannot redraw a line, such as a shell in Emacs."""
+
+
+@pytest.mark.parametrize("made", [{}, DUMB], ids=["file", "dumb"])
+def test_without_bars_there_are_lines_and_no_empty_ones(clock, made):
+    console = Console(record=True, width=200, **made)
+    with SweepProgress(console) as shown:
+        shown.begin(Sweep("", [told.search()]))
+        clock.now = 60.0
+        shown.trial(told.search(), told.state(), None)
+    assert len(lines(console)) == 1
+    study = SimpleNamespace(name="blobs", series="sgd", batch_size=64, search=SimpleNamespace(trials=4))
+    with JobsProgress(console) as shown:
+        shown.watch([(study, ["running"], [])])
+    with StudiesProgress(console, "importing") as shown:
+        shown.begin(1)
+    with StudiesProgress(console, "importing"):
+        pass
+    said = console.export_text().splitlines()
+    assert [line.split()[0] for line in said] == ["blobs,"]
+
+
 @pytest.mark.parametrize(("rows", "said"), [([1], "1 study with 1 measurement in "), ([2, 0], "2 studies with 2 meas")])
 def test_studies_and_measurements_are_counted(rows, said):
     with StudiesProgress(Console(quiet=True), "importing") as shown:
