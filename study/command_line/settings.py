@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from analysis.counting import Goal
 from study.config.choices import GROUPS
-from study.config.paths import path
+from study.config.paths import own_folder
 from study.config.schema import every_key
 from study.errors import usage_errors
 
@@ -84,7 +84,7 @@ def plan_or_json_arguments(verb: argparse.ArgumentParser) -> None:
 
 def training_arguments(verb: argparse.ArgumentParser) -> None:
     """Of verbs that train beside a finished sweep."""
-    verb.add_argument("--config-dir", type=path, help="folder of your own workload, as for its sweep")
+    verb.add_argument("--config-dir", type=own_folder, help="folder of your own workload, as for its sweep")
     verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
     verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one per core or GPU")
 

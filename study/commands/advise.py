@@ -17,7 +17,7 @@ from rich.console import Console
 from analysis.counting import Goal
 from analysis.units import TOKENS, tokens_in
 from study.command_line import as_json, settings
-from study.config.paths import path
+from study.config.paths import own_folder, path
 from study.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def advise_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--device", default="auto", help="to --measure on: cpu, cuda, cuda:1; default: a GPU if there is one"
     )
-    verb.add_argument("--config-dir", type=path, help="folder of your own workload, as for its sweep")
+    verb.add_argument("--config-dir", type=own_folder, help="folder of your own workload, as for its sweep")
     verb.add_argument("--json", action="store_true", help="every split in one object, see docs/reference/json.md")
 
 

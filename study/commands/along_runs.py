@@ -16,7 +16,7 @@ from rich.console import Console
 
 from study.command_line import as_json, settings
 from study.commands import sweep
-from study.config.paths import path
+from study.config.paths import own_folder, path
 from study.errors import UsageError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def noise_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--workload", metavar="NAME", help="only this one; default: each")
     verb.add_argument("--optimizer", metavar="NAME", help="only this one; default: each")
     verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
-    verb.add_argument("--config-dir", type=path, help="folder of your own workload, as for its sweep")
+    verb.add_argument("--config-dir", type=own_folder, help="folder of your own workload, as for its sweep")
     settings.plan_or_json_arguments(verb)
 
 

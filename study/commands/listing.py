@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from study.command_line import as_json
 from study.config.choices import GROUPS, Choice, choices, plain
-from study.config.paths import path
+from study.config.paths import own_folder
 
 if TYPE_CHECKING:
     from workloads.data.datasets import Row
@@ -50,7 +50,7 @@ LEAST = 20
 
 def list_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("kind", nargs="?", choices=[*KINDS, DATA], help="default: all but data")
-    verb.add_argument("--config-dir", type=path, help="list your own files, too")
+    verb.add_argument("--config-dir", type=own_folder, help="list your own files, too")
     verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from study.command_line import as_json, observers, settings
 from study.commands import power, until
 from study.commands.report import STUDIES, write_report
-from study.config.paths import path
+from study.config.paths import own_folder
 from study.devices.imports import uncollected
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ def plan_arguments(verb: argparse.ArgumentParser) -> None:
 
 def _overrides(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("overrides", nargs="*", metavar="key=value", help="any setting; a,b sweeps both values")
-    verb.add_argument("--config-dir", type=path, help="folder with your own workload/NAME.yaml and its Python file")
+    verb.add_argument(
+        "--config-dir", type=own_folder, help="folder with your own workload/NAME.yaml and its Python file"
+    )
     settings.mix_argument(verb)
 
 

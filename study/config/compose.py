@@ -23,9 +23,9 @@ from analysis.labels import listed
 from analysis.question.stages import REFINE
 from analysis.units import stem
 from study.config.choices import CONF, hidden, nearest_key, workloads_with
-from study.config.kinds import UNKNOWN, as_typed, check_lists, check_ranges, told, told_of_launcher
+from study.config.kinds import UNKNOWN, as_typed, check_lists, check_ranges, told, told_of_file, told_of_launcher
 from study.config.naming import named, to_tell_apart
-from study.config.paths import expanded, literal, one_path
+from study.config.paths import check_folder, expanded, literal, one_path
 from study.config.schema import SweepConfig
 from study.errors import UsageError
 from study.optimizers.foreign import class_path
@@ -67,8 +67,10 @@ def one_line_errors() -> Iterator[None]:
     """Turn Hydra's errors in this block into UsageErrors of one line, without its hints for developers."""
     try:
         yield
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+    except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(_first_line(error)) from error
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(told_of_file(error)) from error
 
 
 def compositions(arguments: Sequence[str], config_dir: Path | None = None) -> Iterator[DictConfig]:
@@ -175,8 +177,7 @@ def _points(overrides: Sequence[Override], config_dir: Path | None) -> Iterator[
 
 def _check_config_dir(folder: Path) -> None:
     """Refuse a path that is not a folder, and files under the joined names of older versions, which nothing reads."""
-    if not folder.is_dir():
-        raise UsageError(f"--config-dir must be a folder, but got {folder}.")
+    check_folder(folder)
     if "${" in str(folder.resolve()):  # Hydra reads it as a reference wherever the path appears
         raise UsageError(f"--config-dir cannot be a folder with ${{ in its path, but got {folder}; rename it.")
     if unread := hidden(folder):
@@ -383,6 +384,8 @@ def _first_line(error: Exception) -> str:
     if absent and (extra := EXTRAS.get(absent[1])):
         return f"cluster={extra} needs a package that is not installed: pip install 'batch-size-study[{extra}]'"
     key = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), None)
+    if key is None and (file := re.match(r"In '(.+)': \w+ raised while composing config:", lines[0])):
+        return f"{file[1]}.yaml must hold keys with values, such as `batch_sizes: [8, 64]`, but holds something else."
     value = cause.value if isinstance(cause, ValidationError) else UNKNOWN
     if key and (said := told(key, value) or told_of_launcher(key, lines[0])):
         return said

@@ -6,6 +6,8 @@ from dataclasses import MISSING as NO_DEFAULT
 from types import NoneType
 from typing import Any, get_args, get_origin
 
+from yaml import MarkedYAMLError, YAMLError
+
 from study.config.schema import MISSING, every_key
 from study.errors import UsageError
 
@@ -161,3 +163,15 @@ def as_typed(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(value) or "''"
+
+
+def told_of_file(error: YAMLError | UnicodeDecodeError) -> str:
+    """What is wrong in a YAML file, with its place and the cure."""
+    if isinstance(error, UnicodeDecodeError):
+        before = error.object[: error.start].decode().rpartition("\n")[2]
+        return f"a file of --config-dir has a byte that is not UTF-8, after {before!r}; save the file as UTF-8."
+    if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
+        return " ".join(str(error).split())
+    mark = error.problem_mark
+    cure = "" if "duplicate" in str(error.problem) else " Indent with spaces only, and keys of one level alike."
+    return f"cannot read {mark.name}, line {mark.line + 1}, column {mark.column + 1}: {error.problem}.{cure}"

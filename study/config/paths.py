@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from study.config.schema import SweepConfig
+from study.errors import UsageError
 
 REFERENCE = re.compile(rf"\$\{{({'|'.join(each.name for each in fields(SweepConfig))})(\.\w+)*\}}")
 """A reference to another key, such as `results=here/${workload.name}`."""
@@ -17,6 +18,20 @@ def path(text: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError as error:
         raise argparse.ArgumentTypeError(f"{text} names the home folder of an unknown user; give its path.") from error
+
+
+def own_folder(text: str) -> Path:
+    """The type of `--config-dir`. Raises UsageError if it is no folder."""
+    folder = path(text)
+    check_folder(folder)
+    return folder
+
+
+def check_folder(folder: Path) -> None:
+    """Raise UsageError if this value of `--config-dir` is no folder."""
+    if not folder.is_dir():
+        why = "is no folder" if folder.exists() else "does not exist"
+        raise UsageError(f"--config-dir must be a folder, but {folder} {why}.")
 
 
 def expanded(text: str) -> str:

@@ -1,0 +1,38 @@
+"""Files and folders of the user that cannot be read: each is refused with its place and the cure."""
+
+import pytest
+
+HEAD = b"# @package _global_\n"
+FILES = {
+    "tab": (b"workload:\n\tname: a\n", "line 3, column 1: found character '\\t' ", "Indent with spaces only"),
+    "indent": (b"workload:\n  name: a\n   b: 1\n", "line 4, column 5: ", "keys of one level alike"),
+    "twice": (b"goal: a\ngoal: b\n", "line 3, column 1: found duplicate key goal.", ""),
+    "open": (b"batch_sizes: [4, 8\n", "line 3, column 1: ", ""),
+    "latin": ("# über\ngoal: a\n".encode("latin-1"), "not UTF-8, after '# '", "save the file as UTF-8"),
+    "list": (b"- a\n", "workload/list.yaml must hold keys with values", ""),
+    "control": (b"goal: \x01\n", "control.yaml", "special characters are not allowed"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_no_yaml_is_refused_with_its_place(tmp_path, says, name):
+    (tmp_path / "workload").mkdir()
+    text, place, cure = FILES[name]
+    (tmp_path / f"workload/{name}.yaml").write_bytes(HEAD + text)
+    said = says("sweep", "--config-dir", tmp_path, f"workload={name}", status=2)
+    assert place in said
+    assert cure in said
+    assert said.startswith("study: ")
+    assert len(said.strip().splitlines()) == 1
+
+
+VERBS = ("sweep", "plan", "list", "rules", "advise", "noise", "branch", "certify", "verify")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(("name", "why"), [("nowhere", "does not exist"), ("file", "is no folder")])
+def test_a_config_dir_must_be_a_folder_whatever_the_command(tmp_path, says, verb, name, why):
+    (tmp_path / "file").touch()
+    words = () if verb in ("sweep", "plan", "list") else (tmp_path,)
+    said = says(verb, *words, "--config-dir", tmp_path / name, status=2)
+    assert said.startswith(f"study: --config-dir must be a folder, but {tmp_path / name} {why}.")
