@@ -283,11 +283,8 @@ def test_trials_without_a_curve_are_in_the_table(browser, results, tmp_path):
 
 def test_without_scripts_the_section_is_hidden(page, made):
     page.open(made[0], scripts=False)
-    root = page.tell("DOM.getDocument")["root"]["nodeId"]
-    node = page.tell("DOM.querySelector", nodeId=root, selector="#explorer")["nodeId"]
-    page.tell("CSS.enable")
-    style = page.tell("CSS.getComputedStyleForNode", nodeId=node)["computedStyle"]
-    assert {"name": "display", "value": "none"} in style
+    shown = "getComputedStyle(document.querySelector('#explorer')).display"
+    assert page.tell("Runtime.evaluate", expression=shown)["result"]["value"] == "none"
 
 
 def test_the_data_are_those_of_the_page(page, made):
