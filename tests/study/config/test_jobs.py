@@ -265,7 +265,7 @@ REFUSED = [
     (["checkpoint.minutes=-1"], ["checkpoint.minutes must be", "at least 0", "-1"]),
     (["checkpoint.minutes=nan"], ["checkpoint.minutes must be", "at least 0", "nan"]),
     (["checkpoint.minutes=often"], ["checkpoint.minutes", "but got often;"]),
-    (["checkpoint.minutes=1,2", "results=${checkpoint.minutes}"], ["checkpoint, track and notify settings cannot be"]),
+    (["checkpoint.minutes=1,2", "results=${checkpoint.minutes}"], ["checkpoint, shards, track and notify settings"]),
     (["track=mlflw"], ["unknown track 'mlflw'", "did you mean 'mlflow'"]),
     (["track=[mlflow,wndb]"], ["unknown track 'wndb'", "did you mean 'wandb'"]),
     (["track=mlflow,wandb"], ["track=mlflow,wandb cannot be swept", "track=[tensorboard,mlflow]"]),
@@ -309,7 +309,7 @@ def test_a_bad_command_line_is_refused_in_words(tmp_path, monkeypatch, capsys, a
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["report", "nowhere"], ["no studies in nowhere"]),
+        (["report", "nowhere"], ["there is no folder nowhere"]),
         (["data", "fetch", "mnits"], ["unknown data set 'mnits'", "did you mean 'mnist'"]),
         (["sweep", "results=file/below", "batch_size=8"], ["cannot write to file/below"]),
         (["sweep", "--config-dir", "file"], ["--config-dir must be a folder", "file"]),
