@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from analysis import counting, units
 from analysis.counting import RECORDED, STOPPING, Branch, Goal, Rule, Stopping
-from analysis.labels import failed, listed
+from analysis.labels import failed
 from analysis.measurements import LoadError, MeasurementReader, files, reading, trial_records
 from analysis.question import batch_schedules, older, searches, stages
 
@@ -328,13 +328,7 @@ def folders(results: Path | str) -> list[Path]:
                 "and sweep again."
             )
     if not found:
-        below = searches.results_in(Path(results), "*", "*/*", "*/*/*")
-        cure = (
-            f"a results folder below it: {listed(below, 'or', most=3)}"
-            if below
-            else "the folder that `study sweep` wrote to"
-        )
-        raise LoadError(f"no studies in {results}; give {cure}.")
+        raise LoadError(searches.nothing_in(Path(results)))
     return [top.joinpath(*p) for p in sorted(found, key=lambda parts: (*parts[:2], int(parts[2]), parts[3:]))]
 
 

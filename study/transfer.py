@@ -14,6 +14,7 @@ from rich.console import Console
 
 from analysis.counting import RECORDED, TUNED, Branch
 from analysis.labels import counted
+from analysis.question import searches
 from study import store, whole_sweep
 from study.config import preflight
 from study.config.jobs import Job
@@ -87,16 +88,18 @@ def transfers(
     importable(config_dir)  # creating a Study imports its optimizer
     jobs = whole_sweep.settled([Job(study, results, placement, mix=mix) for study in recorded(results, "rules")])
     found: list[Transfers] = []
-    left_out: list[str] = []
+    left_out: dict[str, list[str]] = {}  # a reason -> the curves that it holds for
     for key, curve in groupby(jobs, key=lambda job: (job.study.name, job.study.series)):
         by_size = {job.study.batch_size: job for job in curve}
         planned, refused = transfers_of_curve(by_size, request)
         found += planned
-        left_out += [f"{', '.join(key)}: {reason}." for reason in refused]
+        for reason in refused:
+            left_out.setdefault(reason, []).append(", ".join(key))
+    told = [f"{'; '.join(curves)}: {reason}." for reason, curves in left_out.items()]
     if not found:
-        raise UsageError(" ".join(left_out))
+        raise UsageError(" ".join(told))
     check(found)
-    return found, left_out
+    return found, told
 
 
 def check(found: Sequence[Transfers]) -> None:
@@ -118,7 +121,7 @@ def recorded(results: Path, verb: str) -> list[Study]:
     """
     paths = [path for path in results.glob("studies/*/*/*/study.json") if path.parent.name.isdecimal()]
     if not paths:
-        raise UsageError(f"no studies in {results}; give a results folder that `python -m study sweep` wrote.")
+        raise UsageError(searches.nothing_in(results))
     questions = [store.read(path)["question"] for path in paths]
     for question in questions:
         if question["stopping"] == RECORDED:

@@ -96,7 +96,7 @@ def faults(folder: Path) -> list[str]:
     trials apart, and no more than MOST_BYTES.
 
     >>> faults(Path("results/none"))
-    ['results/none: no studies in results/none; give the folder that `study sweep` wrote to.']
+    ['results/none: there is no folder results/none; give the folder that `study sweep` wrote to.']
     """
     try:
         return [f"{folder}: {fault}" for fault in _faults(folder)]

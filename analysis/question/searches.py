@@ -8,6 +8,8 @@ import glob
 import os
 from pathlib import Path
 
+from analysis.labels import listed
+
 OWN = ("trials", "runs", "commands", "checkpoints", "rounds", "noise", "one_step")
 """Folders of a search that hold no other search, however a script names its files."""
 
@@ -44,3 +46,20 @@ def results_in(folder: Path, *patterns: str) -> list[Path]:
     ['mlp_digits']
     """
     return [path.parent for pattern in patterns for path in matching(folder, f"{pattern}/studies")]
+
+
+def nothing_in(folder: Path) -> str:
+    """Why a folder cannot be read as results, and the cure.
+
+    >>> nothing_in(Path("none"))
+    'there is no folder none; give the folder that `study sweep` wrote to.'
+    """
+    below = results_in(folder, "*", "*/*", "*/*/*")
+    cure = (
+        f"a results folder below it: {listed(below, 'or', most=3)}"
+        if below
+        else "the folder that `study sweep` wrote to"
+    )
+    if not folder.exists():
+        return f"there is no folder {folder}; give {cure}."
+    return f"{f'no studies in {folder}' if folder.is_dir() else f'{folder} is no folder'}; give {cure}."

@@ -10,7 +10,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote
 
-from analysis.question.searches import matching
+from analysis.question.searches import matching, nothing_in
 from study.errors import UsageError
 
 HERE = "127.0.0.1"
@@ -34,7 +34,7 @@ def server(folder: Path, port: int) -> ThreadingHTTPServer:
     if not 0 <= port < 2**16:
         raise UsageError(f"--port must be from 0 (a free one) to 65535, but got {port}.")
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder; give the results folder of a sweep.")
+        raise UsageError(nothing_in(folder))
     handler = partial(_Handler, directory=str(folder.resolve()))
     try:
         return ThreadingHTTPServer((HERE, port), handler)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from functools import partial
 
@@ -18,6 +19,7 @@ from study import store, transfer
 from study.__main__ import main
 from study.config.jobs import Job
 from study.devices.placement import Placement
+from study.errors import UsageError
 from study.optimizers.base import HALF_LIFE, resolved
 from study.records import Study
 from study.search import stages
@@ -333,3 +335,13 @@ def test_a_base_that_was_fastest_on_twice_the_budget_brings_it_along(make_study,
     assert linear.branch == Branch(budget=2.0, rerun=0, rule="linear", base=8)
     assert (tuned.train_steps, linear.train_steps) == (200, 200)
     assert linear.search.space["warmup_examples"].choices == (round(200 * 16 / 18),)
+
+
+def test_a_reason_that_holds_for_several_curves_is_told_once(monkeypatch, tmp_path, make_study):
+    jobs = [Job(make_study(batch_size=8, optimizer=name), tmp_path, Placement()) for name in ("momentum", "sgd")]
+    monkeypatch.setattr(transfer, "recorded", lambda *_: [job.study for job in jobs])
+    monkeypatch.setattr(transfer.whole_sweep, "settled", list)
+    monkeypatch.setattr(transfer, "transfers_of_curve", lambda *_: ([], ["batch size 33 was not swept"]))
+    names = "; ".join(f"{job.study.name}, {job.study.series}" for job in jobs)
+    with pytest.raises(UsageError, match=f"^{re.escape(names)}: batch size 33 was not swept.$"):
+        transfer.transfers(tmp_path, transfer.TransferRequest((33,)), Placement())

@@ -36,3 +36,15 @@ def test_a_config_dir_must_be_a_folder_whatever_the_command(tmp_path, says, verb
     words = () if verb in ("sweep", "plan", "list") else (tmp_path,)
     said = says(verb, *words, "--config-dir", tmp_path / name, status=2)
     assert said.startswith(f"study: --config-dir must be a folder, but {tmp_path / name} {why}.")
+
+
+READERS = ("status", "watch", "report", "claims", "rules", "advise", "noise", "branch", "certify", "schedule", "verify")
+
+
+@pytest.mark.parametrize("verb", READERS)
+@pytest.mark.parametrize(("name", "why"), [("nowhere", "there is no folder {}"), ("file", "{} is no folder")])
+def test_results_must_be_a_folder_whatever_the_command(tmp_path, says, verb, name, why):
+    (tmp_path / "file").touch()
+    words = ("--format", "csv") if verb == "schedule" else ()
+    said = says(verb, tmp_path / name, *words, status=2)
+    assert said.strip() == f"study: {why.format(tmp_path / name)}; give the folder that `study sweep` wrote to."
