@@ -87,7 +87,7 @@ def test_a_port_that_is_taken_is_replaced(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="there is no folder .*none; give the folder"):
+    with pytest.raises(UsageError, match=r"there is no folder .*none; give the folder"):
         served.server(tmp_path / "none", 0)
 
 
