@@ -41,7 +41,7 @@ def test_a_folder_of_results_folders_has_a_row_for_each(folders, says):
 
 def test_one_results_folder_is_as_before(folders, says):
     assert "results" not in json.loads(says("status", folders / "done", "--json"))["rows"][0]
-    assert says("status", folders / "empty", status=2).startswith("study: no studies in ")
+    assert says("status", folders / "empty", status=2).startswith("study: there is no folder ")
 
 
 def test_it_looks_again_until_all_is_done(folders, monkeypatch, capsys):
