@@ -267,8 +267,11 @@ def test_refusals_name_the_rule_the_value_and_the_cure(swept, tmp_path, says):
     for words, why in (
         ([swept, "--rules", "square_rot"], "unknown rule 'square_rot'; did you mean 'square_root'?"),
         ([swept, "--seeds", 0], "--seeds must be at least 1, but got 0."),
-        ([swept, "--base-batch-size", 32], "mlp_digits, adam: batch size 32 was not swept; choose among 16, 256."),
-        ([tmp_path / "empty"], "no studies in"),
+        (
+            [swept, "--base-batch-size", 32],
+            "mlp_digits, adam; mlp_digits, momentum: batch size 32 was not swept; choose among 16, 256.",
+        ),
+        ([tmp_path / "empty"], "there is no folder"),
         ([published], "was imported"),
     ):
         assert why in says("rules", *words, status=2)
