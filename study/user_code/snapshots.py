@@ -62,7 +62,8 @@ def attributes(model: nn.Module) -> dict[str, Any]:
             if key not in OF_A_MODULE and key not in derived:
                 found[f"{name}.{key}" if name else key] = value
     for name, parameter in model.named_parameters():
-        of_one = {**vars(parameter), "requires_grad": parameter.requires_grad}
+        own = vars(parameter) if type(parameter) is nn.Parameter else {}  # other classes may keep their values there
+        of_one = {**own, "requires_grad": parameter.requires_grad}
         found |= {f"{name}.{key}": value for key, value in of_one.items()}
     return found
 
