@@ -1,6 +1,6 @@
 """Weights of examples in the mean loss of a batch (the optional member `weights` of a workload).
 
-Shapes: B examples in a batch, l lanes, N targets of a call of a loss, C classes.
+Shapes: B examples in a batch, l lanes.
 """
 
 import inspect

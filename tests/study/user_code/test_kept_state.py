@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from study.data.resident import Data
 from study.settings import Evaluation
+from study.user_code.snapshots import attributes
 
 RATE = {"learning_rate": {"choices": [0.1]}}
 
@@ -144,3 +145,18 @@ def test_a_trial_continues_with_all_of_its_state(make_study, model, optimizer):
         again = Desk([fixed_trial(study)], kept={0: content})
         assert_same_bits(trained(study, again, workload=workload, data=data), whole)
         assert again.pace.made < 24
+
+
+def test_what_a_class_of_tensors_holds_is_no_attribute():
+    """Else averaged weights, which get the attributes of the model, would become its weights."""
+
+    class Wrapped(torch.Tensor):
+        pass
+
+    model = nn.Linear(2, 2)
+    model.weight = nn.Parameter(torch.Tensor._make_subclass(Wrapped, model.weight.detach()))
+    model.weight.raw = torch.ones(1)
+    model.bias.scale = 0.5
+    assert type(model.weight) is Wrapped
+    assert set(attributes(model)) >= {"weight.requires_grad", "bias.requires_grad", "bias.scale"}
+    assert "weight.raw" not in attributes(model)
