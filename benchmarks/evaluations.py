@@ -29,10 +29,10 @@ from study.data import streaming, trees
 from study.data.resident import Data
 from study.data.trees import Tree
 from study.devices.machine import processor
-from study.engine import evaluation
 from study.engine.lane_count import admitted
-from study.engine.serial import Proposals
 from study.engine.train import train
+from study.engine.trial import evaluation
+from study.engine.trial.proposals import Proposals
 from study.records import Curve, Study, Trial
 from study.search.points import point
 from study.space import values

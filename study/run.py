@@ -20,8 +20,8 @@ from study import store
 from study.config.code_fingerprint import code_of_command
 from study.devices.machine import git_commit, processor, versions
 from study.devices.precision import uses_tf32
-from study.engine import checkpoints
 from study.engine.arithmetic import fused
+from study.engine.trial import checkpoints
 from study.errors import Failed
 from study.records import COMMAND, Curve, Study, Trial
 from study.search.optuna_storage import Storage

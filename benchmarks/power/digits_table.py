@@ -37,7 +37,7 @@ from study.data.examples import splits_of
 from study.data.resident import Data
 from study.engine.lane_count import admitted
 from study.engine.lanes import train
-from study.engine.serial import Proposals
+from study.engine.trial.proposals import Proposals
 from study.records import Curve, Study, Trial
 from study.space import values
 from workloads.base import build

@@ -17,10 +17,10 @@ from benchmarks.trace.counter import META, Counter, Kernel
 from study.config.jobs import parse_jobs
 from study.data.resident import Data
 from study.engine.arithmetic import ARITHMETICS, candidates
-from study.engine.evaluation import initial_model
 from study.engine.fused import cuda_graph
 from study.engine.lanes import SEGMENT_STEPS, Lanes
 from study.engine.serial import Run
+from study.engine.trial.evaluation import initial_model
 from study.records import Study, Trial
 from study.search.tuner import point
 from study.space import values

@@ -34,8 +34,8 @@ from study.devices.memory import device_bytes, micro_batch, most_workers
 from study.devices.placement import Placement, slots
 from study.engine.arithmetic import alone, candidates, fused
 from study.engine.can_fuse import lanes_fail
-from study.engine.checkpoints import bytes_of
-from study.engine.evaluation import measured_names
+from study.engine.trial.checkpoints import bytes_of
+from study.engine.trial.evaluation import measured_names
 from study.errors import UsageError, usage_errors
 from study.records import COMMAND, Study
 from study.schedules import SCHEDULE

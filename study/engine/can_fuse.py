@@ -16,10 +16,10 @@ from study.data import trees
 from study.data.resident import Data
 from study.devices import generators
 from study.devices.memory import out_of_memory
-from study.engine.evaluation import initial_model, measure
 from study.engine.fused.vmapped import Vmapped
 from study.engine.lanes import Lanes
 from study.engine.timing import started
+from study.engine.trial.evaluation import initial_model, measure
 from study.records import Study
 from study.space import middle, values
 from workloads.base import Workload

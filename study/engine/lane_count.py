@@ -22,9 +22,9 @@ from study.devices.memory import SHARE, free_bytes, unless_out_of_memory
 from study.engine import timing
 from study.engine.arithmetic import ARITHMETICS
 from study.engine.cost import Cost
-from study.engine.evaluation import evaluated_examples
 from study.engine.fused.stack import EVALUATED_TOGETHER
 from study.engine.lanes import Lanes, enough
+from study.engine.trial.evaluation import evaluated_examples
 from study.records import Study
 from workloads.base import Workload
 

@@ -27,16 +27,16 @@ from study.data.resident import Data, augmentation
 from study.data.trees import Tree
 from study.devices import precision
 from study.devices.memory import out_of_memory, release_cached_memory, sent
-from study.engine import checkpoints
 from study.engine.arithmetic import ARITHMETICS
-from study.engine.checkpoints import Checkpoint
-from study.engine.evaluation import Log, Predict, evaluate, initial_model, kinds, timed
 from study.engine.fused.compiled import Compiled
 from study.engine.fused.cuda_graph import replayed
 from study.engine.fused.layout import frozen_apart
 from study.engine.fused.stack import Predicting
 from study.engine.fused.update import of_tensors
-from study.engine.serial import Proposals
+from study.engine.trial import checkpoints
+from study.engine.trial.checkpoints import Checkpoint
+from study.engine.trial.evaluation import Log, Predict, evaluate, initial_model, kinds, timed
+from study.engine.trial.proposals import Proposals
 from study.optimizers.per_parameter import treatments
 from study.records import Curve, Study, Trial
 from study.schedules import OWN

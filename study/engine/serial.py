@@ -19,11 +19,11 @@ from study.data.trees import Tree
 from study.devices import generators
 from study.devices.distributed import Team
 from study.devices.memory import out_of_memory, release_cached_memory
-from study.engine import checkpoints
-from study.engine.checkpoints import Checkpoint
-from study.engine.checkpoints import Proposals as Proposals
-from study.engine.evaluation import Log, evaluate, forward, initial_model, timed
 from study.engine.fused.layout import watched
+from study.engine.trial import checkpoints
+from study.engine.trial.checkpoints import Checkpoint
+from study.engine.trial.evaluation import Log, evaluate, forward, initial_model, timed
+from study.engine.trial.proposals import Proposals
 from study.errors import Failed
 from study.optimizers.base import Plain, decay_
 from study.optimizers.foreign import check_rates

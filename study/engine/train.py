@@ -9,9 +9,10 @@ from study.engine.arithmetic import fused
 from study.engine.cost import Cost
 from study.engine.lane_count import HEIGHTS, admitted_at_all, affordable, fastest, fused_cost, on_gpu
 from study.engine.lanes import train as train_lanes
-from study.engine.serial import Proposals, fitting
+from study.engine.serial import fitting
 from study.engine.serial import train as train_serially
 from study.engine.timing import plain_cost
+from study.engine.trial.proposals import Proposals
 from study.records import Curve, Study
 from workloads.base import Workload
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from study.records import Study, Trial
 
 if TYPE_CHECKING:
-    from study.engine.serial import Proposals
+    from study.engine.trial.proposals import Proposals
 
 
 def by_data(study: Study, proposals: Proposals) -> Iterator[tuple[Study, Proposals]]:
@@ -38,7 +38,7 @@ class Alone:
         """Nothing: each trial is alone."""
 
     def step_limit(self, index: int) -> int:
-        """See `study.engine.serial.Proposals`, as of the methods below."""
+        """See `study.engine.trial.proposals.Proposals`, as of the methods below."""
         return self._others.step_limit(index)
 
     def checkpoint(self, index: int) -> bytes | None:

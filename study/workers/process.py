@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from study.data.resident import Source
     from study.devices.distributed import Rank, Team
     from study.devices.placement import Placement
-    from study.engine.checkpoints import Pace
     from study.engine.cost import Cost
-    from study.engine.serial import Proposals
+    from study.engine.trial.pace import Pace
+    from study.engine.trial.proposals import Proposals
     from workloads.base import Workload
 
 
@@ -283,8 +283,8 @@ class _Worker:
             self._run_commands(order)
             return
         from study.devices.memory import out_of_memory, too_large
-        from study.engine.checkpoints import Pace
         from study.engine.fused.cuda_graph import recording
+        from study.engine.trial.pace import Pace
 
         parent = _Parent(self.pipe, self.team, Pace(None))
         try:
@@ -302,9 +302,9 @@ class _Worker:
 
     def _run_commands(self, order: messages.Order) -> None:
         """Carry out an order whose trials are commands: they load their own data, and take the memory they need."""
-        from study.engine.checkpoints import Pace
         from study.engine.command.environment import environment
         from study.engine.command.train import UNKNOWN, Place, train
+        from study.engine.trial.pace import Pace
         from workloads.base import build
 
         if isinstance(order, messages.Measure):

@@ -11,8 +11,8 @@ import torch
 
 from helpers.blobs import WORKLOADS
 from study.engine import can_fuse, lane_count, lanes, serial
-from study.engine.checkpoints import Pace
-from study.engine.serial import Proposals
+from study.engine.trial.pace import Pace
+from study.engine.trial.proposals import Proposals
 from study.records import Curve, Study, Trial
 from study.workers.dispatch import Supply
 

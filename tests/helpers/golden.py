@@ -22,6 +22,7 @@ from analysis.counting import Goal
 from study import records
 from study.data.resident import Data
 from study.engine import lanes, serial
+from study.engine.trial.proposals import Proposals
 from study.records import Study, Trial
 from study.settings import Budget, Evaluation, Search, Seeds
 from study.space import parse_space
@@ -144,7 +145,7 @@ def study_of(case: Case) -> Study:
     )
 
 
-class Both(serial.Proposals):
+class Both(Proposals):
     """Both trials of a case, one after the other."""
 
     def __init__(self, study: Study, case: Case) -> None:

@@ -61,6 +61,7 @@ LINE = [
     "study/exchange/logs",
     "study/user_code",
     "study/engine/fused",
+    "study/engine/trial",
     "study/engine",
     "study/engine/command",
     "study/checks",

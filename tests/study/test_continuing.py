@@ -15,7 +15,7 @@ from analysis.load import load_study
 from study import store
 from study.__main__ import main
 from study.config.jobs import parse_jobs
-from study.engine import checkpoints
+from study.engine.trial import checkpoints
 from study.search.tuner import Tuner
 
 

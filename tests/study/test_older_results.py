@@ -22,7 +22,8 @@ from study.calibration import compare
 from study.config.jobs import Job, parse_jobs
 from study.devices.machine import processor
 from study.devices.placement import Placement
-from study.engine import checkpoints, footprint, older
+from study.engine import footprint, older
+from study.engine.trial import checkpoints
 from study.records import Study
 
 DATA = Path(__file__).parents[1] / "data" / "older_results"

@@ -20,7 +20,7 @@ from study.engine.command.log import MetricLog, drop_half_line
 from study.engine.command.process import Process
 from study.engine.command.progress import Progress
 from study.engine.cost import Cost
-from study.engine.serial import Proposals
+from study.engine.trial.proposals import Proposals
 from study.errors import Failed, unwritable
 from study.records import Curve, Study, Trial
 from study.schedules import SCHEDULE

@@ -20,7 +20,7 @@ from study.config.preflight import check_names
 from study.data import streaming
 from study.data.hardest import Hardest
 from study.data.resident import Data
-from study.engine import evaluation
+from study.engine.trial import evaluation
 from study.errors import UsageError
 from study.records import Study
 from study.settings import Evaluation

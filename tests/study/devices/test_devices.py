@@ -21,7 +21,7 @@ from study.data import streaming
 from study.data.order import places
 from study.devices import placement
 from study.devices.distributed import Team
-from study.engine.checkpoints import Pace
+from study.engine.trial.pace import Pace
 from study.errors import UsageError
 from study.records import Curve, Study
 from study.settings import Evaluation, Seeds

@@ -19,7 +19,7 @@ from study.checks.data import check_fresh_data
 from study.data import streaming
 from study.data.examples import splits_of
 from study.engine import train
-from study.engine.evaluation import Log, evaluated_examples
+from study.engine.trial.evaluation import Log, evaluated_examples
 from study.errors import UsageError
 from study.records import Study
 from study.search import stages

@@ -22,7 +22,7 @@ from study.data.examples import splits_of
 from study.data.resident import Data
 from study.devices import generators
 from study.devices.distributed import Team
-from study.engine import evaluation
+from study.engine.trial import evaluation
 from study.errors import Failed
 from study.records import Study
 from study.settings import Evaluation

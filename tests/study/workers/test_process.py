@@ -13,8 +13,8 @@ from study.devices import memory
 from study.devices.distributed import Team
 from study.devices.placement import Placement
 from study.engine import train
-from study.engine.checkpoints import Pace
 from study.engine.cost import Cost
+from study.engine.trial.pace import Pace
 from study.search.stages import trained_again
 from study.workers import messages, pool, process
 from workloads import base

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from analysis.counting import Goal
 from study.devices import memory
-from study.engine import evaluation, lanes
+from study.engine import lanes
 from study.engine.lanes import Lanes
+from study.engine.trial import evaluation
 from study.records import Study
 from study.settings import Budget
 

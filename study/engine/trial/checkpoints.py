@@ -1,4 +1,4 @@
-"""Checkpoints of running trials: when they are due, their content, and whether one belongs to a given trial.
+"""Checkpoints of running trials: their content, and whether one belongs to a given trial.
 
 A checkpoint holds everything that the rest of a curve depends on, apart from the configuration: weights, optimizer
 state, step, and the measurements so far. Batches, dropout and schedules are functions of (seed, step).
@@ -8,17 +8,16 @@ import hashlib
 import io
 import json
 import pickle
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from study.engine.evaluation import Log
+from study.engine.trial.evaluation import Log
 from study.errors import Failed
 from study.records import Study, Trial
 
@@ -27,80 +26,6 @@ KEYS = {"torch", "trial", "micro_batch", "steps", "errors", "seconds", "step", "
 """What a checkpoint holds, those of earlier versions without the `device`; see `pack`."""
 ARCHIVE = b"PK"
 """The first bytes of a file of torch.save, which is a zip archive. torch.load would warn about a bare pickle."""
-SLICE = 5.0
-"""The longest slice [s], after which progress is shown."""
-
-
-class Pace:
-    """Cuts training into slices, so that checkpoints and progress are on time even if evaluations are far apart.
-
-    Arguments:
-        minutes: between checkpoints; 0: after every step; None: no checkpoints.
-        broadcast: runs a function on rank 0 and returns its result on every rank, so that all ranks use one clock.
-    """
-
-    def __init__(
-        self, minutes: float | None, broadcast: Callable[[Callable[[], Any]], Any] = lambda call: call()
-    ) -> None:
-        self.broadcast = broadcast
-        self.seconds = None if minutes is None else 60 * minutes
-        self.last = time.monotonic()
-        self.step = float("inf")
-        """Seconds per step in the latest slice; infinite at first, so that the first slice is a single step."""
-
-    def advance(self, advance: Callable[[int], None], most: int) -> None:
-        """Make `most` steps, or fewer if a checkpoint is due earlier or they take longer than SLICE.
-
-        Arguments:
-            advance: makes the given number of steps.
-        """
-        start = time.monotonic()
-        left = SLICE if self.seconds is None else min(SLICE, self.last + self.seconds - start)
-        steps = self.broadcast(lambda: int(min(most, max(1, left / self.step))))
-        advance(steps)
-        if steps:
-            self.step = max(1e-9, (time.monotonic() - start) / steps)
-
-    def due(self) -> bool:
-        """Whether a checkpoint is due; if so the clock restarts."""
-        if self.seconds is None:
-            return False
-        now, next_one = time.monotonic(), self.last + self.seconds
-        if not self.broadcast(lambda: now >= next_one):
-            return False
-        self.last = now
-        return True
-
-
-class Proposals(Protocol):
-    """What an engine needs from the tuner and the store; in worker processes a pipe answers. By default no trial has a
-    checkpoint and none is taken. `pace`: when checkpoints of running trials are due."""
-
-    pace: Pace = Pace(None)
-
-    def ask(self, wait: bool) -> Trial | None:
-        """The next trial, or None: no more trials will come or, without `wait`, none is ready now."""
-        ...
-
-    def train_at_once(self, lanes: int) -> None:
-        """The engine trains only this many trials at once from now on."""
-        return
-
-    def step_limit(self, index: int) -> int:
-        """The step beyond which trial `index` need not run."""
-        ...
-
-    def checkpoint(self, index: int) -> bytes | None:
-        """The latest checkpoint of trial `index`, or that of the TRUNK."""
-        return None
-
-    def keep(self, index: int, checkpoint: bytes) -> None:
-        """Store the latest checkpoint of trial `index`, in place of an earlier one."""
-        return
-
-    def reached(self, steps: Callable[[], Mapping[int, int]]) -> None:
-        """Take note of the progress of running trials. `steps`: returns trial index -> step; called only if needed."""
-        return
 
 
 class Checkpoint(NamedTuple):

@@ -15,7 +15,7 @@ from helpers.checkpointed import CASES, GRID, STEPS, held, saved, trial
 from helpers.desks import Desk, assert_same_bits, trained
 from helpers.fused import each_once, partly
 
-from study.engine import checkpoints
+from study.engine.trial import checkpoints
 from study.records import Study, Trial
 from study.settings import Seeds
 

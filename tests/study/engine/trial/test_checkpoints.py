@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +11,10 @@ from helpers.checkpointed import CASES, SPACES, STEPS, WHOLE, held, saved, step,
 from helpers.desks import Desk, Killed, assert_same_bits, full, room_for, trained, training
 from helpers.fused import admitted, each_once, partly
 
-from study.engine import checkpoints, lanes
-from study.engine.checkpoints import Checkpoint, Pace
-from study.engine.evaluation import Log
+from study.engine import lanes
+from study.engine.trial import checkpoints
+from study.engine.trial.checkpoints import Checkpoint
+from study.engine.trial.evaluation import Log
 
 
 @pytest.mark.parametrize(
@@ -158,46 +158,6 @@ def test_a_checkpoint_holds_for_its_own_micro_batch_only(resumable, monkeypatch)
     assert desk.pace.made == 1 + STEPS - 8  # the first slice is a single step
     monkeypatch.undo()
     assert_same_bits(trained(replace(study, micro_batch=4), Desk([asked]))[0], curve)
-
-
-@pytest.mark.parametrize(
-    ("minutes", "seconds_per_step", "slices"),
-    [
-        (None, 0.001, [1, 4999]),  # too short to be noticed
-        (None, 1.0, [1, *[5] * 999, 4]),  # progress is shown after each slice
-        (10, 0.0001, [1, 4999]),
-        (10, 0.01, [1, *[500] * 9, 499]),
-        (10, 700.0, [1] * 5000),
-        (0, 1.0, [1] * 5000),
-    ],
-)
-def test_training_is_cut_where_the_time_comes(monkeypatch, minutes, seconds_per_step, slices):
-    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)  # only training moves it
-    monkeypatch.setattr(checkpoints, "time", clock)
-    pace, made, due = Pace(minutes), [], []
-
-    def advance(steps: int) -> None:
-        clock.now += steps * seconds_per_step
-        made.append(steps)
-
-    while sum(made) < 5000:
-        pace.advance(advance, 5000 - sum(made))
-        if pace.due():
-            due.append(clock.now)
-    assert made == slices
-    assert len(due) == (5000 if slices[1] == 1 else 0)
-
-
-def test_a_checkpoint_is_on_time_between_slices(monkeypatch):
-    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr(checkpoints, "time", clock)
-    pace, due = Pace(10), []
-    for _ in range(1000):
-        pace.advance(lambda steps: setattr(clock, "now", clock.now + 1.0 * steps), 10**6)
-        if pace.due():
-            due.append(clock.now)
-    assert due == [600.0 * (i + 1) for i in range(len(due))]
-    assert len(due) >= 8
 
 
 def test_hyperparameters_of_numpys_kind_are_plain_numbers(resumable):
