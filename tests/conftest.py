@@ -4,13 +4,12 @@ import functools
 import os
 import subprocess
 import sys
-from collections import defaultdict
 
 import numpy as np
 import pytest
 import torch
 from helpers import checkpointed, fused
-from house.marks import drawn, only_gpu, spread
+from house.marks import drawn, only_gpu
 from hypothesis import settings
 
 from analysis import figures
@@ -41,16 +40,7 @@ def pytest_addoption(parser):
     parser.addoption("--slow-share", type=int, default=1, metavar="N", help="run one in N slow tests, by the commit")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest leaves slow tests out
 def pytest_collection_modifyitems(config, items):
-    tables = defaultdict(list)
-    for item in items:
-        tables[item.nodeid.partition("[")[0]].append(item)
-    for cases in tables.values():
-        if sampled := cases[0].get_closest_marker("sampled"):
-            kept = spread(len(cases), *sampled.args)
-            for item in (case for index, case in enumerate(cases) if index not in kept):
-                item.add_marker("slow")
     share = config.getoption("--slow-share")
     if share > 1:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout

@@ -1,5 +1,4 @@
-"""Which tests an expression of marks (`pytest -m`) selects, which cases of a table run by default, and which of the
-slow tests a commit draws."""
+"""Which tests an expression of marks (`pytest -m`) selects, and which of the slow ones a commit draws."""
 
 import itertools
 import zlib
@@ -28,12 +27,3 @@ def drawn(test: str, commit: str, share: int) -> bool:
     [True, False, False, True]
     """
     return zlib.crc32(f"{commit} {test}".encode()) % share == 0
-
-
-def spread(cases: int, keep: int) -> set[int]:
-    """The indices of `keep` cases of a table, evenly spread over it from first to last.
-
-    >>> [sorted(spread(*each)) for each in [(9, 3), (2, 3), (9, 1)]]
-    [[0, 4, 8], [0, 1], [0]]
-    """
-    return {round(index * (cases - 1) / max(1, keep - 1)) for index in range(keep)}

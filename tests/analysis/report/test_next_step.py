@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.fused import partly
 
 from analysis.counting import Goal
 from analysis.labels import counted
@@ -99,14 +100,14 @@ OUT_OF_REACH = Goal("val/classification_error", 0.04)
 
 @pytest.mark.parametrize(
     ("ends", "goal", "advice", "seconds"),
-    [
+    partly([
         (1500, OUT_OF_REACH, "double the budget, because no trial reached the goal; the least error was 0.05", 40.0),
         (500, OUT_OF_REACH, "choose a looser goal or other ranges of hyperparameters, because the least error, 0.05, "
             "hardly fell in the last half of the budget", np.nan),
         (None, OUT_OF_REACH, "choose a looser goal or other ranges of hyperparameters, because the least error, 0.9, "
             "hardly fell in the last half of the budget", np.nan),
         (1, Goal("val/classification_error", 0.1), "choose a stricter goal, because a single step meets it", np.nan),
-    ],
+    ], 2),
 )  # fmt: skip
 def test_the_next_step_where_the_goal_is_out_of_reach_or_met_at_once(proposed, ends, goal, advice, seconds):
     found = proposed({8: [ends] * 4, 64: [ends] * 4}, goal=goal)
@@ -170,7 +171,7 @@ UNTRAINED = {
 stricter goal is advised."""
 
 
-@pytest.mark.parametrize(("fingerprint", "first", "stricter"), UNTRAINED.values(), ids=UNTRAINED)
+@pytest.mark.parametrize(("fingerprint", "first", "stricter"), partly(UNTRAINED.values(), 3), ids=UNTRAINED)
 def test_a_goal_that_the_untrained_model_meets_is_made_stricter(sweep, monkeypatch, fingerprint, first, stricter):
     goal = Goal(f"val/{first if isinstance(first, str) else ''}classification_error", 0.2)
     folder = sweep({8: [40] * 4, 64: [40] * 4}, evaluation=Evaluation(), goal=goal)
@@ -325,10 +326,13 @@ def test_advice_without_a_command_names_whom_it_is_for(sweep, tmp_path):
 
 @pytest.mark.parametrize(
     ("together", "advice"),
-    [
-        (True, "sweep batch sizes 32 and 64 with momentum, because steps still fall at 16"),
-        (False, "for momentum, sweep batch sizes 32 and 64, because steps still fall at 16"),
-    ],
+    partly(
+        [
+            (True, "sweep batch sizes 32 and 64 with momentum, because steps still fall at 16"),
+            (False, "for momentum, sweep batch sizes 32 and 64, because steps still fall at 16"),
+        ],
+        2,
+    ),
     ids=["one command", "two commands"],
 )
 def test_larger_batch_sizes_are_for_the_optimizers_whose_steps_still_fall(sweep, together, advice):

@@ -52,7 +52,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"), partly(REFUSED, 2), ids=[" ".join(arguments) for arguments, _ in REFUSED]
+    ("arguments", "words"), partly(REFUSED, 6), ids=[" ".join(arguments) for arguments, _ in REFUSED]
 )
 def test_a_bad_cluster_is_refused_in_words(tmp_path, monkeypatch, capsys, arguments, words):
     kind = arguments[0].partition("=")[2]
@@ -290,7 +290,7 @@ def test_a_job_leaves_its_log_and_status(tmp_path):
     assert "UnpicklingError" in log.read_text()
 
 
-@pytest.mark.parametrize("reports", [True, False], ids=["no trial", "no room"])
+@pytest.mark.parametrize("reports", partly([True, False], 2), ids=["no trial", "no room"])
 def test_why_jobs_failed_is_said_if_there_is_no_report(tmp_path, monkeypatch, capsys, reports):
     """Of a search without a trial no report can be written; a full disk that ends jobs ends the report, too."""
 
@@ -324,7 +324,7 @@ def test_a_results_folder_that_was_moved_is_named(jobs, tmp_path, monkeypatch):
         list(launch._wave(jobs, local, folder, None, ""))
 
 
-@pytest.mark.parametrize("status", [None, -9, 1], ids=["killed at once", "killed", "failed"])
+@pytest.mark.parametrize("status", partly([None, -9, 1], 3), ids=["killed at once", "killed", "failed"])
 def test_a_study_is_on_file_before_its_job_begins(tmp_path, monkeypatch, status):
     """Else `study status` would say that all is done, while it is queued and after its job failed."""
     results = tmp_path / "results"

@@ -47,7 +47,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("typed", partly([*REFUSED], 3))
+@pytest.mark.parametrize("typed", partly([*REFUSED], 12))
 def test_a_value_of_another_kind_is_refused_with_an_example(typed):
     with pytest.raises(UsageError) as refused:
         [*compositions([typed])]
@@ -78,6 +78,8 @@ def test_a_launcher_is_answered_by_the_kind_that_hydra_names():
     assert told_of_launcher("hydra.launcher.x", "Something else") is None
 
 
-@pytest.mark.parametrize("word", ["search.refine=[4,4],[3]", "+search.refine=[4]", "batch_sizes=[16k tokens,8]"])
+@pytest.mark.parametrize(
+    "word", partly(["search.refine=[4,4],[3]", "+search.refine=[4]", "batch_sizes=[16k tokens,8]"], 2)
+)
 def test_lists_are_taken(word):
     assert [*compositions([word])]

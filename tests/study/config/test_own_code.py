@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 from helpers.blobs import Blobs
+from helpers.fused import partly
 from helpers.made_workload import own_folder
 
 from study import whole_sweep
@@ -147,7 +148,9 @@ def test_results_may_lie_beside_ones_own_workloads(mine):
         parse_jobs(["workload=images", "nonsense=2"], mine)
 
 
-@pytest.mark.parametrize("path", ["workload/mlp_digits.yaml", "optimizer/adam.yaml", "space/mlp_digits/momentum.yaml"])
+@pytest.mark.parametrize(
+    "path", partly(["workload/mlp_digits.yaml", "optimizer/adam.yaml", "space/mlp_digits/momentum.yaml"], 2)
+)
 def test_a_file_that_ours_of_the_same_name_would_hide_is_refused(mine, path):
     own, ours = mine / path, (CONF / path).read_text()
     own.parent.mkdir(parents=True, exist_ok=True)

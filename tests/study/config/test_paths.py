@@ -23,7 +23,7 @@ NAMES = [
 HOME = Path.home()
 
 
-@pytest.mark.parametrize("name", partly(NAMES, 6, rest=pytest.mark.release))
+@pytest.mark.parametrize("name", partly(NAMES, 12, rest=pytest.mark.release))
 def test_results_are_one_folder_of_any_name(name):
     [config] = compositions([f"results=here/{name}"])
     assert config.results == f"here/{name}"
@@ -92,7 +92,7 @@ def test_arguments_of_a_workload_may_be_paths(value, read, tmp_path, monkeypatch
     assert [config.workload.folder for config in configs] == read
 
 
-@pytest.mark.parametrize("name", partly(NAMES, 8, rest=pytest.mark.release))
+@pytest.mark.parametrize("name", partly(NAMES, 16, rest=pytest.mark.release))
 def test_a_config_dir_of_any_name(name, tmp_path):
     folder = own_folder(tmp_path / name)
     (folder / "results").mkdir()  # named like a key

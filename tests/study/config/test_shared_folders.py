@@ -3,6 +3,7 @@
 import shlex
 
 import pytest
+from helpers.fused import partly
 
 from study.config.jobs import parse_jobs
 from study.errors import UsageError
@@ -38,7 +39,7 @@ def refused(*arguments):
     return str(error.value)
 
 
-@pytest.mark.parametrize(("argument", "cure"), CURED.items(), ids=CURED)
+@pytest.mark.parametrize(("argument", "cure"), partly(CURED.items(), 4), ids=CURED)
 def test_values_that_would_share_a_folder(argument, cure):
     said = refused(argument)
     assert said.startswith(f"{argument} asks for a study with each value, but they would share the folder of")
@@ -47,11 +48,12 @@ def test_values_that_would_share_a_folder(argument, cure):
     assert len(parse_jobs(["batch_size=64", *kept, *shlex.split(cure)])) == (2 if kept else 1)
 
 
-@pytest.mark.parametrize(("argument", "words"), ALONE.items(), ids=ALONE)
+@pytest.mark.parametrize(("argument", "words"), partly(ALONE.items(), 2), ids=ALONE)
 def test_values_that_one_command_cannot_sweep(argument, words):
     assert words in refused(argument)
 
 
+@pytest.mark.slow
 def test_the_key_that_the_folder_lacks_is_blamed():
     assert refused("results=r/${schedule}", "schedule=constant,cosine", "seeds.trial=0,1").startswith("seeds.trial=0,1")
     assert "low=" not in refused("search.space.schedule=constant,cosine")

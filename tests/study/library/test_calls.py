@@ -73,6 +73,7 @@ def test_an_object_is_swept(swept):
     assert f'href="{result.report}"' in page
 
 
+@pytest.mark.slow
 def test_the_record_names_the_call_and_the_code(swept):
     record = json.loads(next(swept[0]["results"].glob("studies/*/*/*/study.json")).read_text())
     [run] = record["provenance"]

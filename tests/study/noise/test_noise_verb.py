@@ -87,6 +87,7 @@ def test_an_interrupted_run_goes_on_with_the_missing_points(swept, says, monkeyp
     assert len(points(swept, "momentum", 64)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "why"),
     [

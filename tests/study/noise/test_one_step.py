@@ -137,6 +137,7 @@ def test_the_verb_measures_reports_and_reads_again(swept_once, says, monkeypatch
     assert len(shown["tables"]["one_step_rates"]) == len(rates)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "why"),
     [

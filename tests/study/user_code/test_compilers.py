@@ -96,5 +96,6 @@ assert compiled
 """
 
 
+@pytest.mark.slow
 def test_functions_are_compiled_after_a_block_that_imported_the_compiler():
     subprocess.run([sys.executable, "-W", "ignore", "-c", AFTERWARDS], check=True)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers import pretended
 from helpers.desks import Desk, assert_near, fixed_trial, trained
+from helpers.fused import partly
 from helpers.pretended import DEVICE, Held
 from helpers.users import workloads as users
 from torch import Tensor, nn
@@ -120,7 +121,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("before", "after"), [(DEVICE, DEVICE), (CPU, DEVICE), (DEVICE, CPU)])
+@pytest.mark.parametrize(("before", "after"), partly([(DEVICE, DEVICE), (CPU, DEVICE), (DEVICE, CPU)], 3))
 def test_a_trial_goes_on_with_state_of_all_kinds_on_the_device_of_its_data(kind, before, after, device, make_study):
     optimizer, model = KINDS[kind]
     fields = {"space": RATE, "steps": 10, "batch_size": 16, "evaluation": Evaluation(0.2, 1.6, 1)}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from helpers.desks import Desk
+from helpers.fused import partly
 from helpers.processes import alive, files_of_at_most, wait_until
 
 from analysis.counting import COMPLETE, INFEASIBLE, Goal, Measured, outcome
@@ -153,7 +154,7 @@ def test_a_disk_that_is_full_is_named_and_is_no_failure_of_the_script(
     assert curve.steps.tolist() == [10, 20, 30, 40]
 
 
-@pytest.mark.parametrize("size", [0, 21, 2**20])
+@pytest.mark.parametrize("size", partly([0, 21, 2**20], 3))
 def test_metrics_of_an_interrupted_trial_survive_a_full_disk(make_study, tmp_path, size):
     """They are not written again to cut half a line off."""
     with pytest.raises(Failed):
@@ -193,7 +194,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("worker", ["lives", "dies"])
+@pytest.mark.parametrize("worker", partly(["lives", "dies"], 2))
 @pytest.mark.parametrize("started", STARTED.values(), ids=STARTED)
 def test_what_a_command_started_ends_with_it(tmp_path, started, worker):
     started = started if started.endswith("&") else f"{started};"

