@@ -76,6 +76,15 @@ def interval_text(low: float, high: float, text: Callable[[float], str] = size_t
     return "" if isnan(low) or (low <= 0 and isinf(high)) else within(low, high, text)
 
 
+def with_interval(value: float, low: float, high: float, text: Callable[[float], str] = number) -> str:
+    """A value and its interval in brackets; the value alone if its interval is unknown.
+
+    >>> with_interval(81.97, 60.75, 127.9), with_interval(81.97, float("nan"), float("nan"))
+    ('82.0 (60.8 to 128)', '82.0')
+    """
+    return text(value) if isnan(low) else f"{text(value)} ({text(low)} to {text(high)})"
+
+
 def value_text(value: float | str) -> str:
     """The value of a tuned parameter: a number, or a name such as that of a schedule.
 

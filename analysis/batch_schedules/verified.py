@@ -13,7 +13,7 @@ import pandas as pd
 from analysis.counting import COMPLETE, INCOMPLETE
 from analysis.estimates.tuned import half_width
 from analysis.intervals import left_censored, moved_by_grid, with_before
-from analysis.labels import counted, listed, number
+from analysis.labels import counted, listed, number, with_interval
 from analysis.load import GOAL, STUDY, StudyData, folders, load_study
 from analysis.question.branches import VERIFIED, VERIFIED_RESULTS
 from analysis.question.searches import results_in
@@ -185,7 +185,7 @@ def _end(error: float, low: float, high: float) -> str:
     """An error with its interval, where it has one."""
     if np.isnan(error):
         return "diverged"
-    return f"{error:.4g}" if np.isnan(low) else f"{error:.4g} ({low:.4g} to {high:.4g})"
+    return with_interval(error, low, high, "{:.4g}".format)
 
 
 def _met(value: float) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.certificates.estimate import LEVEL, POWER, Certificate, certificate, seeds_needed
 from analysis.counting import COMPLETE, INCOMPLETE, Branch, Goal
-from analysis.labels import counted, goal_text, metric_text, number
+from analysis.labels import counted, goal_text, metric_text, number, with_interval
 from analysis.load import GOAL, STUDY, StudyData
 from analysis.tables import steps_to_result
 from analysis.tables.answers import answer, by_study
@@ -122,8 +122,7 @@ def _mean(row: Mapping[str, Any]) -> str:
     if not row["standard_error"] > 0:
         return number(row["mean"])
     digits = max(0, 1 - int(np.floor(np.log10(row["standard_error"]))))
-    mean, low, high = (f"{row[name]:.{digits}f}" for name in ("mean", "low", "high"))
-    return f"{mean} ({low} to {high})"
+    return with_interval(row["mean"], row["low"], row["high"], f"{{:.{digits}f}}".format)
 
 
 def sentences(rows: pd.DataFrame, gap: float | None = None) -> list[str]:

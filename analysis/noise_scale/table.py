@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.counting import Branch
-from analysis.labels import bounded, listed, number, within
+from analysis.labels import bounded, listed, number, with_interval, within
 from analysis.load import CURVE, GOAL, STUDY, StudyData, rows_with
 from analysis.measurements import measured_points
 from analysis.noise_scale.estimate import Blocks, noise_scale
@@ -77,7 +77,7 @@ def in_words(row: Any) -> str:
         return f"at least {number(row['low'])}" if row["low"] > 0 else "unknown"
     if row["low"] == 0:
         return f"at most {number(row['high'])}"
-    return f"{number(row['noise_scale'])} ({number(row['low'])} to {number(row['high'])})"
+    return with_interval(row["noise_scale"], row["low"], row["high"])
 
 
 def overview(rows: pd.DataFrame) -> pd.DataFrame:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.branched.table import rule_in_words
-from analysis.labels import metric_text, number, percent, within
+from analysis.labels import metric_text, number, percent, with_interval, within
 from analysis.report.cells import Cell, bounded, open_ends, with_cells, with_goal
 
 NONE = pd.DataFrame()
@@ -47,7 +47,7 @@ def tunability_shown(table: pd.DataFrame) -> pd.DataFrame:
         return table
     table = with_goal(table)
     rows = table[["share", "share_low", "share_high"]].itertuples(index=False)
-    cells = [Cell(f"{share:.1%} ({low:.1%} to {high:.1%})", share) for share, low, high in rows]
+    cells = [Cell(with_interval(share, low, high, "{:.1%}".format), share) for share, low, high in rows]
     names = ["workload", "optimizer", "goal", "batch_size", "sampler", "trials"]
     shares = {"within 1.2 times of the best": cells, "minimum of the model (steps)": table["model_steps"]}
     return with_cells(table[names], shares)
@@ -77,12 +77,12 @@ def budget_shown(table: pd.DataFrame) -> pd.DataFrame:
     near = f"within {percent(table['tolerance'].iloc[0])} of the best"
     found = table[names].assign(**{near: table["within"].astype(bool)})
 
-    def end(high: float) -> str:
-        return "…" if np.isinf(high) else number(high)
+    def text(value: float) -> str:
+        return "…" if np.isinf(value) else number(value)
 
     for metric, part in table.groupby("goal_metric", sort=False):
         cells = [
-            None if pd.isna(v) else Cell(number(v) if pd.isna(a) else f"{number(v)} ({number(a)} to {end(b)})", v)
+            None if pd.isna(v) else Cell(with_interval(v, a, b, text), v)
             for v, a, b in part[["error", "low", "high"]].itertuples(index=False)
         ]
         found[metric_text(str(metric))] = pd.Series(cells, part.index, dtype=object)

@@ -13,7 +13,7 @@ from analysis.estimates.limits import IN_TOKENS
 from analysis.estimates.pairs import NUMBERS, SEARCHES
 from analysis.estimates.tuned import COLUMNS as ESTIMATES
 from analysis.intervals import left_censored
-from analysis.labels import BOUNDS, column_text, duration, listed, number, value_text, within
+from analysis.labels import BOUNDS, column_text, duration, listed, number, value_text, with_interval, within
 from analysis.load import STUDY
 from analysis.one_step import table as one_step
 from analysis.report.cells import DASH, Cell, bounded, open_ends, with_cells, with_goal
@@ -330,8 +330,7 @@ def _estimates_shown(steps: pd.DataFrame) -> pd.DataFrame:
 def _between(value: float, low: float, high: float, censored: bool) -> Cell | None:
     if pd.isna(value):
         return None
-    interval = "" if pd.isna(low) else f" ({number(low)} to {number(high)})"
-    shown = f"{BOUNDS['<'] if censored else ''}{number(value)}{interval}"
+    shown = f"{BOUNDS['<'] if censored else ''}{with_interval(value, low, high)}"
     return Cell("not reached" if np.isinf(value) else shown, value)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.labels import listed, number
+from analysis.labels import listed, number, with_interval
 from analysis.load import GOAL, LoadError, StudyData, rows_with
 from analysis.sizes.fit import PowerLaw, power_law
 from analysis.tables.scaling import CRITICAL, ZHANG
@@ -299,8 +299,8 @@ def sentences(table: pd.DataFrame, predicted: pd.DataFrame) -> list[str]:
         )
         mine = rows_with(predicted, LAW, [row[name] for name in LAW])
         said += [
-            f"At {row['axis']} {number(each['size'])} it predicts {number(each['critical_batch_size'])} "
-            f"({number(each['low'])} to {number(each['high'])}){_beyond(each['size'], row)}."
+            f"At {row['axis']} {number(each['size'])} it predicts "
+            f"{with_interval(each['critical_batch_size'], each['low'], each['high'])}{_beyond(each['size'], row)}."
             for each in mine.to_dict("records")
         ]
     return said
