@@ -59,7 +59,7 @@ BEST = 5
 """The most trials that `best_trials` returns."""
 
 
-class Measured(NamedTuple):
+class TrialCurve(NamedTuple):
     """The curve of one trial: the goal's metric at each evaluation.
 
     Attributes:
@@ -162,17 +162,17 @@ def first_crossing(steps: ArrayLike, errors: ArrayLike, threshold: float) -> int
     return int(np.asarray(steps)[below[0]]) if below.size else None
 
 
-def least_error(trial: Measured, end: int) -> float:
+def least_error(trial: TrialCurve, end: int) -> float:
     """The least error measured up to the end of a trial; infinite if none was measured.
 
-    >>> least_error(Measured(steps=[10, 20, 30], errors=[0.3, 0.1, 0.05], first_bad_step=None), end=20)
+    >>> least_error(TrialCurve(steps=[10, 20, 30], errors=[0.3, 0.1, 0.05], first_bad_step=None), end=20)
     0.1
     """
     errors = np.asarray(trial.errors, dtype=float)[np.asarray(trial.steps) <= end]
     return float(np.nanmin(errors)) if np.isfinite(errors).any() else math.inf
 
 
-def best_trials(outcomes: Sequence[Outcome], trials: Sequence[Measured]) -> list[int]:
+def best_trials(outcomes: Sequence[Outcome], trials: Sequence[TrialCurve]) -> list[int]:
     """Positions of the best feasible trials, at most BEST, the best first.
 
     Fewer steps to the goal are better. If no trial reached the goal, each ran its whole budget, and a smaller least
@@ -181,7 +181,7 @@ def best_trials(outcomes: Sequence[Outcome], trials: Sequence[Measured]) -> list
     Arguments:
         outcomes, trials: [T], all counted trials in the same order.
 
-    >>> trials = [Measured([10, 20], [0.3, error], None) for error in (0.08, 0.2, 0.04)]
+    >>> trials = [TrialCurve([10, 20], [0.3, error], None) for error in (0.08, 0.2, 0.04)]
     >>> rule = Rule("budget", threshold=0.1, grid=[10, 20])
     >>> ended = outcomes(rule, dict(enumerate(trials)))
     >>> best_trials(list(ended.values()), trials)  # ties go to the lower index
@@ -217,7 +217,7 @@ def evaluation_grid(train_steps: int, first: float, ratio: float, end: int | Non
     return [*steps, last]
 
 
-def outcomes(rule: Rule, trials: Mapping[int, Measured]) -> dict[int, Outcome]:
+def outcomes(rule: Rule, trials: Mapping[int, TrialCurve]) -> dict[int, Outcome]:
     """Derive how trials ended, from their curves alone; only imported trials keep a recorded status.
 
     A trial is feasible if it is finite up to its end; a later divergence does not count. Missing trials may be left
@@ -227,8 +227,8 @@ def outcomes(rule: Rule, trials: Mapping[int, Measured]) -> dict[int, Outcome]:
         trials: trial index -> curve, by increasing index.
 
     >>> rule = Rule("goal", threshold=0.1, grid=[10, 20, 40])
-    >>> reaches, diverges = Measured([10, 20], [0.5, 0.09], None), Measured([10], [0.5], first_bad_step=12)
-    >>> for outcome in outcomes(rule, {0: reaches, 1: diverges, 3: Measured([10, 20], [0.5, 0.4], None)}).values():
+    >>> reaches, diverges = TrialCurve([10, 20], [0.5, 0.09], None), TrialCurve([10], [0.5], first_bad_step=12)
+    >>> for outcome in outcomes(rule, {0: reaches, 1: diverges, 3: TrialCurve([10, 20], [0.5, 0.4], None)}).values():
     ...     print(*outcome)
     COMPLETE 20 20
     INFEASIBLE 12 None
@@ -243,20 +243,20 @@ def outcomes(rule: Rule, trials: Mapping[int, Measured]) -> dict[int, Outcome]:
     }
 
 
-def finite_crossing(rule: Rule, trial: Measured) -> int | None:
+def finite_crossing(rule: Rule, trial: TrialCurve) -> int | None:
     """The first step at which a trial met the goal, if it was finite until then: what its rivals are bounded by.
 
-    >>> finite_crossing(Rule("race", 0.1, [10, 20]), Measured([10, 20], [0.5, 0.09], first_bad_step=15))
+    >>> finite_crossing(Rule("race", 0.1, [10, 20]), TrialCurve([10, 20], [0.5, 0.09], first_bad_step=15))
     """
     crossing = first_crossing(trial.steps, trial.errors, rule.threshold)
     bad = trial.first_bad_step
     return None if crossing is None or (bad is not None and bad <= crossing) else crossing
 
 
-def outcome(rule: Rule, trial: Measured, best: int | None) -> Outcome:
+def outcome(rule: Rule, trial: TrialCurve, best: int | None) -> Outcome:
     """Derive how one trial ended. `best`: the fewest steps to the goal among its rivals; None if none reached it.
 
-    >>> outcome(Rule("race", 0.1, [10, 20, 40]), Measured([10, 20], [0.5, 0.4], None), best=10)
+    >>> outcome(Rule("race", 0.1, [10, 20, 40]), TrialCurve([10, 20], [0.5, 0.4], None), best=10)
     Outcome(status='COMPLETE', end=20, steps_to_goal=None)
     """
     steps = np.asarray(trial.steps)

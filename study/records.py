@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from analysis import counting
-from analysis.counting import STOPPING_RULES, Branch, Goal, Measured, Rule
+from analysis.counting import STOPPING_RULES, Branch, Goal, Rule, TrialCurve
 from analysis.labels import listed
 from analysis.question import batch_schedules, older
 from analysis.question.batch_schedules import BatchSchedule, Phases
@@ -302,10 +302,10 @@ class Study:
         """The steps at which a trial is evaluated, if trials have grids of their own; else None."""
         return self.of_trial(trial).evaluation_steps if self.tunes_batches else None
 
-    def measured(self, curve: Curve) -> Measured:
+    def measured(self, curve: Curve) -> TrialCurve:
         """The curve of the goal's metric."""
         errors = curve.errors[self.goal.metric]
-        return Measured(curve.steps, errors, curve.first_bad_step, grid=self.grid_of(curve.trial))
+        return TrialCurve(curve.steps, errors, curve.first_bad_step, grid=self.grid_of(curve.trial))
 
     @property
     def seed_key(self) -> str:

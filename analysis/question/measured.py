@@ -15,7 +15,7 @@ TABLE = "tables/branched.csv"
 NEEDED = ("workload", "optimizer", "examples_seen", "critical_batch_size")
 
 
-class Measured(NamedTuple):
+class MeasuredSchedule(NamedTuple):
     """A measured schedule: from `switches[i]` examples on, `sizes[i]`; and the SHA-256 of the table it is from."""
 
     switches: tuple[int, ...]
@@ -25,7 +25,7 @@ class Measured(NamedTuple):
 
 def read(
     results: Path, workload: str, optimizer: str, rule: str | None = None, batch_size: int | None = None
-) -> Measured:
+) -> MeasuredSchedule:
     """The schedule that the critical batch sizes of one curve give, along one trunk.
 
     Arguments:
@@ -66,7 +66,7 @@ def read(
     if not points:
         raise Refused(f"the critical batch sizes of {workload} with {optimizer} in {path} are below 1 or unknown.")
     switches, sizes = zip(*points, strict=True)
-    return Measured(switches, sizes, hashlib.sha256(content).hexdigest())
+    return MeasuredSchedule(switches, sizes, hashlib.sha256(content).hexdigest())
 
 
 def _of_one_trunk(rows: list[dict[str, str]], batch_size: int | None, path: Path) -> list[dict[str, str]]:

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from analysis import counting
-from analysis.counting import Measured, Rule
+from analysis.counting import Rule, TrialCurve
 from analysis.question.goals import Goal
 from analysis.surrogate.proposals import chosen
 from analysis.surrogate.responses import Result, about_errors, measured, responses, slope
 
 
-def tuned(search: Mapping[str, Any], goal: Goal, rule: Rule, trials: Mapping[int, Measured]) -> int:
+def tuned(search: Mapping[str, Any], goal: Goal, rule: Rule, trials: Mapping[int, TrialCurve]) -> int:
     """The index of the first of the last screens of the candidate whose last screens did best.
 
     Arguments:
@@ -21,7 +21,7 @@ def tuned(search: Mapping[str, Any], goal: Goal, rule: Rule, trials: Mapping[int
 
     >>> search = {"sampler": "refine", "scouts": 2, "refine": [1], "candidates": 2, "screens": 1}
     >>> rule = Rule("race", 0.05, [10, 20, 40], stages=(2, 3, 5))
-    >>> met = {index: Measured([10, steps], [0.2, 0.04], None) for index, steps in enumerate((40, 20, 20, 40, 20))}
+    >>> met = {index: TrialCurve([10, steps], [0.2, 0.04], None) for index, steps in enumerate((40, 20, 20, 40, 20))}
     >>> tuned(search, Goal("val/classification_error", 0.05), rule, met)  # trials 3 and 4 are the screens
     4
     """

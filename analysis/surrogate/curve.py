@@ -3,9 +3,9 @@
 These functions join the parts for one (workload, optimizer, goal). Without pooling, call them with the results of one
 batch size.
 
->>> from analysis.counting import Measured, Outcome
+>>> from analysis.counting import TrialCurve, Outcome
 >>> def met(unit, steps):
-...     return Result((unit,), Measured([steps], [0.04], None), Outcome("COMPLETE", steps, steps))
+...     return Result((unit,), TrialCurve([steps], [0.04], None), Outcome("COMPLETE", steps, steps))
 >>> coordinates = Coordinates.of({"learning_rate": {"low": 0.01, "high": 10.0, "scale": "log"}})
 >>> results = {8: [met(0.2, 300), met(0.5, 100), met(0.8, 300)], 16: [met(0.3, 150), met(0.6, 200)]}
 >>> found = fitted(coordinates, results, threshold=0.05)
@@ -101,9 +101,9 @@ def least(model: Fitted, results: Results, batch_size: int) -> list[Point]:
 def smaller_best(results: Results, batch_size: int) -> Point | None:
     """The best configuration of the smaller batch sizes, if this one is behind and has not trained it; else None.
 
-    >>> from analysis.counting import Measured, Outcome
+    >>> from analysis.counting import TrialCurve, Outcome
     >>> def met(unit, steps):
-    ...     return Result((unit,), Measured([steps], [0.04], None), Outcome("COMPLETE", steps, steps))
+    ...     return Result((unit,), TrialCurve([steps], [0.04], None), Outcome("COMPLETE", steps, steps))
     >>> smaller_best({8: [met(0.2, 100)], 16: [met(0.3, 112)]}, 16)
     (0.2,)
     >>> smaller_best({8: [met(0.2, 100)], 16: [met(0.3, 108)]}, 16)  # not behind

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analysis.counting import INFEASIBLE, Measured, Outcome
+from analysis.counting import INFEASIBLE, Outcome, TrialCurve
 from analysis.question.goals import NEVER_NEGATIVE
 
 WORST = math.log(6)
@@ -37,7 +37,7 @@ class Result:
     """
 
     point: tuple[float, ...]
-    trial: Measured
+    trial: TrialCurve
     outcome: Outcome
 
 
@@ -75,9 +75,9 @@ def responses(
         never_negative: False for an error that can be 0 or less; it is then not extrapolated.
         error_floor: the value that replaces an error of 0: half an example of the evaluated split, 0.5 / examples.
 
-    >>> met = Result((0.5,), Measured([10, 20], [0.5, 0.04], None), Outcome("COMPLETE", 20, 20))
-    >>> missed = Result((0.2,), Measured([10, 20, 40], [0.5, 0.4, 0.1], None), Outcome("COMPLETE", 40, None))
-    >>> diverged = Result((0.9,), Measured([10], [0.9], first_bad_step=13), Outcome("INFEASIBLE", 13, None))
+    >>> met = Result((0.5,), TrialCurve([10, 20], [0.5, 0.04], None), Outcome("COMPLETE", 20, 20))
+    >>> missed = Result((0.2,), TrialCurve([10, 20, 40], [0.5, 0.4, 0.1], None), Outcome("COMPLETE", 40, None))
+    >>> diverged = Result((0.9,), TrialCurve([10], [0.9], first_bad_step=13), Outcome("INFEASIBLE", 13, None))
     >>> found = responses([met, missed, diverged], threshold=0.05, slope=1.1)
     >>> found.values.round(2).tolist(), found.noise_variance.tolist()
     ([0.0, 1.79, 1.79], [0.0, 0.09, 0.09])
@@ -112,7 +112,7 @@ def about_errors(metric: str, errors: np.ndarray) -> tuple[bool, float | None]:
 def measured(results: Iterable[Result]) -> np.ndarray:
     """All measurements of the goal's metric, in one array.
 
-    >>> measured([Result((), Measured([10, 20], [0.5, 0.04], None), Outcome("COMPLETE", 20, 20))]).tolist()
+    >>> measured([Result((), TrialCurve([10, 20], [0.5, 0.04], None), Outcome("COMPLETE", 20, 20))]).tolist()
     [0.5, 0.04]
     """
     return np.concatenate([np.asarray(each.trial.errors, dtype=float) for each in results])
@@ -128,7 +128,7 @@ def slope(by_batch_size: Mapping[int, Sequence[Result]], error_floor: float | No
         by_batch_size: batch size -> its results.
         error_floor: see `responses`.
 
-    >>> met = Result((0.5,), Measured([5, 10, 20], [0.3, 0.16, 0.04], None), Outcome("COMPLETE", 20, 20))
+    >>> met = Result((0.5,), TrialCurve([5, 10, 20], [0.3, 0.16, 0.04], None), Outcome("COMPLETE", 20, 20))
     >>> slope({64: [met]})
     2.0
     """
@@ -173,7 +173,7 @@ def best_points(points: Sequence[tuple[float, ...]], values: Iterable[float], mo
 def shortened(result: Result) -> Result:
     """The same result with only the measurements that its response and its slope depend on.
 
-    >>> trial = Measured(list(range(1, 9)), [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.04], None)
+    >>> trial = TrialCurve(list(range(1, 9)), [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.04], None)
     >>> shortened(Result((0.5,), trial, Outcome("COMPLETE", 8, 8))).trial.steps.tolist()
     [4, 6, 7, 8]
     """
@@ -210,7 +210,7 @@ def _slope(result: Result, floor: float | None) -> float | None:
     return float(np.log(errors[half] / errors[-1]) / np.log(steps[-1] / steps[half]))
 
 
-def _measured(trial: Measured, end: int, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
+def _measured(trial: TrialCurve, end: int, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
     """(steps, errors) with a finite logarithm, from step 1 to `end`; a floor replaces errors of 0."""
     steps, errors = np.asarray(trial.steps, dtype=float), np.asarray(trial.errors, dtype=float)
     if floor is not None:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import counting, intervals
-from analysis.counting import Goal, Measured, Outcome
+from analysis.counting import Goal, Outcome, TrialCurve
 from analysis.edges import FEWEST, Edge, open_edges
 from analysis.load import GOAL, StudyData
 from analysis.tables.steps_to_result import counted_trials, feasible_steps, is_complete, measured
@@ -64,7 +64,7 @@ def _best_points(study: StudyData, goal: Goal | None) -> list[dict[str, Any]]:
     return study.once(("best points", goal or study.goal), found)
 
 
-def _best(study: StudyData, goal: Goal | None) -> list[tuple[int, Outcome, Measured]]:
+def _best(study: StudyData, goal: Goal | None) -> list[tuple[int, Outcome, TrialCurve]]:
     """The best of the counted trials, the best first: index, how it ended, and its curve."""
     counted = counted_trials(study, goal)
     known = counted.index.intersection(study.trials.index)

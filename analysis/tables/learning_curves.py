@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.counting import COMPLETE, INFEASIBLE, Goal, Measured, first_crossing
+from analysis.counting import COMPLETE, INFEASIBLE, Goal, TrialCurve, first_crossing
 from analysis.load import GOAL, STUDY, StudyData
 from analysis.tables.steps_to_result import answerable, counted_trials, measured, row
 
@@ -107,7 +107,7 @@ def _curves(study: StudyData, goal: Goal) -> pd.DataFrame:
     return table.assign(best=table["trial"] == (-1 if best is None else best), trials=len(counted), every=every)
 
 
-def _thinned(trial: Measured, end: int, threshold: float, every: int) -> tuple[np.ndarray, np.ndarray]:
+def _thinned(trial: TrialCurve, end: int, threshold: float, every: int) -> tuple[np.ndarray, np.ndarray]:
     """(steps, errors) of every k-th evaluation up to the end of a trial, of the first that met the goal, and of the
     last; without errors that are not known."""
     within = np.asarray(trial.steps) <= end

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import counting, intervals
-from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured
+from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, TrialCurve
 from analysis.load import GOAL, STUDY, StudyData
 from analysis.question import stages
 from analysis.question.batch_schedules import COLUMN
@@ -19,7 +19,7 @@ OF_TOKENS = ["tokens_to_result", TOKENS]
 """Columns between the examples and the trial; only where a workload has tokens."""
 
 
-def measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
+def measured(study: StudyData, goal: Goal) -> dict[int, TrialCurve]:
     """The curve of a goal's metric for each trial on file, by trial index.
 
     >>> trial = measured(study, study.goal)[0]
@@ -29,7 +29,7 @@ def measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
     return study.reader.once(("curves", goal.metric), lambda: _measured(study, goal))
 
 
-def _measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
+def _measured(study: StudyData, goal: Goal) -> dict[int, TrialCurve]:
     read = study.reader.read([goal.metric])
     steps, errors = read["step"].to_numpy(dtype=np.int64), read[goal.metric].to_numpy(dtype=float)
     indices = study.trials.index.to_numpy()
@@ -37,7 +37,7 @@ def _measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
     columns = (study.trials[name] for name in ("first_bad_step", "recorded", "ended"))
     rows = zip(indices.tolist(), first, last, *columns, strict=True)
     return {
-        index: Measured(
+        index: TrialCurve(
             steps[a:b],
             errors[a:b],
             None if pd.isna(bad) else int(bad),
@@ -91,7 +91,7 @@ def _outcomes(study: StudyData, goal: Goal, stopping: str) -> pd.DataFrame:
     return frame.assign(counted=frame.index < prefix)
 
 
-def _last_before(trial: Measured, crossing: int | None, exact: bool = True) -> int | None:
+def _last_before(trial: TrialCurve, crossing: int | None, exact: bool = True) -> int | None:
     """The last step before a crossing at which the metric was measured; 0 if there is none.
 
     Arguments:

@@ -25,7 +25,7 @@ import pandas as pd
 from scipy.interpolate import RBFInterpolator
 from scipy.spatial import cKDTree
 
-from analysis.counting import Measured, first_crossing
+from analysis.counting import TrialCurve, first_crossing
 from benchmarks.power.digits_table import EXAMPLES, FILE, GOALS, OPTIMIZERS, WORST, asked
 from benchmarks.power.protocols import sobol
 from benchmarks.power.surfaces import Key
@@ -85,7 +85,7 @@ class Digits:
         """The steps at which every training is evaluated."""
         return _grid(self.optimizer, batch_size)
 
-    def train(self, batch_size: int, points: np.ndarray, keys: Sequence[Key]) -> list[Measured]:
+    def train(self, batch_size: int, points: np.ndarray, keys: Sequence[Key]) -> list[TrialCurve]:
         """The curves [n] of trainings at points of the unit cube."""
         return self.emulator(batch_size).train(points, [(batch_size, *key) for key in keys])
 
@@ -208,7 +208,7 @@ class Emulator:
         stretched = self.mean(points)[:, None] - self._means[near] + wanted - residual
         return near, np.clip(stretched, -WORST, WORST)
 
-    def train(self, points: np.ndarray, keys: Sequence[Key]) -> list[Measured]:
+    def train(self, points: np.ndarray, keys: Sequence[Key]) -> list[TrialCurve]:
         """The curves [n] up to the step budget."""
         near, stretched = self.drawn(np.asarray(points, dtype=float))
         curves = []
@@ -217,7 +217,7 @@ class Emulator:
             curves.append(self._curve(int(trials[pick]), float(factors[pick])))
         return curves
 
-    def _curve(self, trial: int, log_factor: float) -> Measured:
+    def _curve(self, trial: int, log_factor: float) -> TrialCurve:
         """The curve of a trial of the table with its steps times a factor, read at the nearest points of the grid."""
         grid, errors, bad = self.grid, self.errors[trial], int(self.first_bad[trial])
         bad = max(1, round(bad * np.exp(log_factor))) if bad else 0
@@ -228,7 +228,7 @@ class Emulator:
         end = len(errors) - 1
         held = errors[np.minimum(at, end)] if len(errors) else np.full(last, np.inf)
         fallen = np.where(at > end, (grid[np.minimum(at, len(grid) - 1)] / grid[max(end, 0)]) ** -SLOPE, 1.0)
-        return Measured(grid[:last], held * fallen, bad or None)
+        return TrialCurve(grid[:last], held * fallen, bad or None)
 
     @cached_property
     def optimum(self) -> float:

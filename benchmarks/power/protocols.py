@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.stats import qmc
 
-from analysis.counting import COMPLETE, Measured, Outcome, Rule, counted_prefix, outcome, outcomes
+from analysis.counting import COMPLETE, Outcome, Rule, TrialCurve, counted_prefix, outcome, outcomes
 from analysis.surrogate import curve, proposals, responses
 from analysis.surrogate.curve import Fitted
 from analysis.surrogate.process import Coordinates, Shape
@@ -79,10 +79,10 @@ class Sobol:
 
     def _launched(
         self, surface: Surface, size: int, rule: Rule, seed: int
-    ) -> tuple[np.ndarray, list[Measured], list[Outcome]]:
+    ) -> tuple[np.ndarray, list[TrialCurve], list[Outcome]]:
         """The counted trials: launch until N are feasible, at most ten times N."""
         points = sobol(len(surface.space), 10 * self.trials, (seed,))
-        curves: list[Measured] = []
+        curves: list[TrialCurve] = []
         while len(curves) < len(points):
             numbers = range(len(curves), min(len(curves) + self.trials, len(points)))
             curves += surface.train(size, points[numbers], [(seed, SEARCH, number) for number in numbers])
@@ -205,7 +205,7 @@ def sobol(dimensions: int, count: int, key: Sequence[int]) -> np.ndarray:
     return np.asarray(sequence.random_base2(max(1, (count - 1).bit_length())))[:count]
 
 
-def _all(rule: Rule, trials: Sequence[Measured]) -> list[Outcome]:
+def _all(rule: Rule, trials: Sequence[TrialCurve]) -> list[Outcome]:
     """How the trials [n] of a search end, by index."""
     return list(outcomes(rule, dict(enumerate(trials))).values())
 

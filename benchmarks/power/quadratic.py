@@ -18,7 +18,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from scipy.special import gammaincinv, ndtr
 
-from analysis.counting import Measured, evaluation_grid, first_crossing
+from analysis.counting import TrialCurve, evaluation_grid, first_crossing
 from benchmarks.power.surfaces import Key
 from study.space import Dimension
 from workloads.noisy_quadratic_exact import Recursion, grouped, spectrum
@@ -60,7 +60,7 @@ class Quadratic:
         """The steps at which every training is evaluated."""
         return _grid(batch_size)
 
-    def train(self, batch_size: int, points: np.ndarray, keys: Sequence[Key]) -> list[Measured]:
+    def train(self, batch_size: int, points: np.ndarray, keys: Sequence[Key]) -> list[TrialCurve]:
         """The curves [n] of trainings at points of the unit cube."""
         grid = _grid(batch_size)
         mean, shape = self._moments(batch_size, points)
@@ -71,7 +71,7 @@ class Quadratic:
         for row in np.where(np.isfinite(losses), losses, np.inf):
             bad = np.flatnonzero(row > OVERFLOW)
             last = bad[0] if bad.size else len(grid)
-            curves.append(Measured(grid[:last], row[:last], grid[last] if bad.size else None))
+            curves.append(TrialCurve(grid[:last], row[:last], grid[last] if bad.size else None))
         return curves
 
     def optimum(self, batch_size: int) -> float:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from analysis.counting import Measured
+from analysis.counting import TrialCurve
 
 Key = tuple[int, ...]
 """Identifies the seeds of one training: equal keys at one batch size give the same curve."""
@@ -47,7 +47,7 @@ class Surface(Protocol):
         """The steps at which every training is evaluated, up to the step budget."""
         ...
 
-    def train(self, batch_size: int, points: np.ndarray, keys: Sequence[Key]) -> list[Measured]:
+    def train(self, batch_size: int, points: np.ndarray, keys: Sequence[Key]) -> list[TrialCurve]:
         """The curves [n] up to the step budget of trainings at points of the unit cube [n, D]."""
         ...
 
@@ -92,7 +92,7 @@ class Planted:
         """The grid of the surface, stretched."""
         return [round(step * self._factor(batch_size)) for step in self.surface.grid(batch_size)]
 
-    def train(self, batch_size: int, points: np.ndarray, keys: Sequence[Key]) -> list[Measured]:
+    def train(self, batch_size: int, points: np.ndarray, keys: Sequence[Key]) -> list[TrialCurve]:
         """The curves of the surface, stretched."""
         factor = self._factor(batch_size)
         return [

@@ -16,7 +16,7 @@ import optuna
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import TrialState
 
-from analysis.counting import Measured
+from analysis.counting import TrialCurve
 from study import store
 from study.records import Study
 from study.store.claims import STALE, Shard
@@ -111,7 +111,7 @@ class Storage:
         """Attributes that distinguish trial `index` of this sweep from other trials in the same storage."""
         return {"index": index, "owner": self.owner} if self._backend is not None else {}
 
-    def shown(self, study: Study, curve: Measured, steps_to_goal: int | None) -> Shown:
+    def shown(self, study: Study, curve: TrialCurve, steps_to_goal: int | None) -> Shown:
         """What a dashboard shows of a finished trial; nothing in memory, where no dashboard looks."""
         if self._backend is None:
             return Shown({}, {})

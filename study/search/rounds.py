@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from analysis import counting
-from analysis.counting import INCOMPLETE, Measured
+from analysis.counting import INCOMPLETE, TrialCurve
 from analysis.edges import widening
 from analysis.question import stages
 from analysis.surrogate import curve
@@ -40,7 +40,7 @@ class Member:
         self.ends = stages.ends(vars(study.search), study.race_over)
         self.rounds: list[dict[str, Any]] = []
         self.points: list[Point] = [_rounded(point(study, index)) for index in range(self.ends[0])]
-        self._trials: dict[int, Measured] = {}
+        self._trials: dict[int, TrialCurve] = {}
         self._results: dict[int, list[Result]] = {}
         self._reader = Reader(folder)
         self._read_at = -np.inf

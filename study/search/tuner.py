@@ -8,7 +8,7 @@ import optuna
 from optuna.trial import TrialState
 
 from analysis import counting
-from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Measured, Outcome
+from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Outcome, TrialCurve
 from analysis.question.stages import REFINE
 from analysis.surrogate import confirmed
 from study.records import Curve, Study, Trial
@@ -62,7 +62,7 @@ class Tuner:
         self.outcomes: dict[int, Outcome] = {}
         """Trial index -> outcome of each finished trial. Under `race` it can change: a rival that finishes later may
         lower the bound."""
-        self._measured: dict[int, Measured] = {}
+        self._measured: dict[int, TrialCurve] = {}
         self._crossings: dict[int, int | None] = {}
         self._told: set[int] = set()
         """Trials that Optuna knows to be finished."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import counting
-from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured, Outcome, Rule
+from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Outcome, Rule, TrialCurve
 
 NAN = math.nan
 STEPS = [10, 20, 30, 40]
@@ -43,13 +43,13 @@ STEPS = [10, 20, 30, 40]
     ],
 )
 def test_outcome(stopping, errors, bad, expected):
-    trial = Measured(STEPS[: len(errors)], errors, bad)
+    trial = TrialCurve(STEPS[: len(errors)], errors, bad)
     assert counting.outcomes(Rule(stopping, 0.5, STEPS), {0: trial}) == {0: expected}
 
 
 @pytest.mark.parametrize("stopping", ["goal", "budget"])
 def test_a_goal_met_at_step_0_was_not_reached_by_training(stopping):
-    found = counting.outcomes(Rule(stopping, 0.5, [0, 10]), {0: Measured([0, 10], [0.1, 0.2], None)})
+    found = counting.outcomes(Rule(stopping, 0.5, [0, 10]), {0: TrialCurve([0, 10], [0.1, 0.2], None)})
     assert found == {0: Outcome(COMPLETE, 10, 10)}
 
 
@@ -59,7 +59,7 @@ def race(*trials, factor=2.0, stages=()):
     measured = []
     for reaches, bad in trials:
         steps = [step for step in grid if bad is None or step < bad]
-        measured.append(Measured(steps, [0.1 if reaches and step >= reaches else 0.9 for step in steps], bad))
+        measured.append(TrialCurve(steps, [0.1 if reaches and step >= reaches else 0.9 for step in steps], bad))
     rule = Rule("race", 0.5, grid, factor, stages)
     return list(counting.outcomes(rule, dict(enumerate(measured))).values())
 
@@ -151,7 +151,7 @@ def test_a_looser_goal_never_needs_more_steps(errors, one, other):
 @given(errors, st.floats(0, 1), st.one_of(st.none(), st.integers(1, 12)))
 def test_what_ran_beyond_the_end_changes_nothing(errors, threshold, bad):
     def judge(errors, bad):
-        trial = Measured(np.arange(1, len(errors) + 1), errors, bad)
+        trial = TrialCurve(np.arange(1, len(errors) + 1), errors, bad)
         return counting.outcomes(Rule("goal", threshold, range(1, 13)), {0: trial})[0]
 
     errors = errors[:bad]

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis.advice import splits
-from analysis.counting import RECORDED, Goal, Measured
+from analysis.counting import RECORDED, Goal, TrialCurve
 from analysis.edges import scaled
 from analysis.figures import charts, draw
 from analysis.load import LoadError, load
@@ -92,7 +92,7 @@ def test_a_goal_given_twice_is_one_goal(sweep):
 
 
 def test_the_step_before_a_crossing_is_one_at_which_its_metric_was_measured():
-    trial = Measured([10, 20, 30, 40], [0.5, math.nan, math.nan, 0.01], None)
+    trial = TrialCurve([10, 20, 30, 40], [0.5, math.nan, math.nan, 0.01], None)
     assert steps_to_result._last_before(trial, 40) == 10
 
 

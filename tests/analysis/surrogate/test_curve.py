@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from analysis.counting import COMPLETE, INFEASIBLE, Measured, Outcome
+from analysis.counting import COMPLETE, INFEASIBLE, Outcome, TrialCurve
 from analysis.surrogate.curve import candidates, fitted, smaller_best, stage_points
 from analysis.surrogate.process import Coordinates, Shape
 from analysis.surrogate.proposals import spread
@@ -21,11 +21,11 @@ OCTAVE = TWO.octave
 
 
 def met(point, steps):
-    return Result(point, Measured([steps], [0.04], None), Outcome(COMPLETE, steps, steps))
+    return Result(point, TrialCurve([steps], [0.04], None), Outcome(COMPLETE, steps, steps))
 
 
 def missed(point, end):
-    return Result(point, Measured([end], [0.2], None), Outcome(COMPLETE, end, None))
+    return Result(point, TrialCurve([end], [0.2], None), Outcome(COMPLETE, end, None))
 
 
 def trained(batch_size, points):
@@ -35,7 +35,7 @@ def trained(batch_size, points):
         distance = rate + 0.5 * momentum - 0.6 - 0.5 * OCTAVE * math.log2(batch_size / 8)
         steps = round(100_000 / batch_size * math.exp(10 * abs(distance) + momentum**2))
         if distance > 0.1:
-            found.append(Result((rate, momentum), Measured([], [], 5), Outcome(INFEASIBLE, 5, None)))
+            found.append(Result((rate, momentum), TrialCurve([], [], 5), Outcome(INFEASIBLE, 5, None)))
         elif steps > 300_000 / batch_size:
             found.append(missed((rate, momentum), 300_000 // batch_size))
         else:

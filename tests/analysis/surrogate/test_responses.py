@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.counting import COMPLETE, INFEASIBLE, Measured, Outcome
+from analysis.counting import COMPLETE, INFEASIBLE, Outcome, TrialCurve
 from analysis.surrogate.responses import SLOPE, WORST, Responses, Result, best_points, pooled, responses, slope
 
 GOAL = 0.05
@@ -16,16 +16,16 @@ GOAL = 0.05
 
 def met(steps, curve=(0.5, 0.04)):
     grid = np.linspace(steps / len(curve), steps, len(curve))
-    return Result((0.5,), Measured(grid, curve, None), Outcome(COMPLETE, steps, steps))
+    return Result((0.5,), TrialCurve(grid, curve, None), Outcome(COMPLETE, steps, steps))
 
 
 def missed(end, curve, steps=None):
     steps = np.linspace(end / len(curve), end, len(curve)) if steps is None else steps
-    return Result((0.5,), Measured(steps, curve, None), Outcome(COMPLETE, end, None))
+    return Result((0.5,), TrialCurve(steps, curve, None), Outcome(COMPLETE, end, None))
 
 
-DIVERGED = Result((0.5,), Measured([10], [0.9], first_bad_step=13), Outcome(INFEASIBLE, 13, None))
-LATE = Result((0.5,), Measured([10, 20], [0.9, 0.04], first_bad_step=18), Outcome(INFEASIBLE, 18, 20))
+DIVERGED = Result((0.5,), TrialCurve([10], [0.9], first_bad_step=13), Outcome(INFEASIBLE, 13, None))
+LATE = Result((0.5,), TrialCurve([10, 20], [0.9, 0.04], first_bad_step=18), Outcome(INFEASIBLE, 18, 20))
 L2 = math.log(2)
 # name: (trial beside one that met the goal after 100 steps, its response, its variance, further arguments)
 TABLE = {
@@ -80,7 +80,7 @@ def test_order_does_not_matter_and_the_least_is_0(trials, random):
 
 
 def curve(steps, errors):
-    return Result((0.5,), Measured(steps, errors, None), Outcome(COMPLETE, steps[-1], steps[-1]))
+    return Result((0.5,), TrialCurve(steps, errors, None), Outcome(COMPLETE, steps[-1], steps[-1]))
 
 
 SLOPES = {

@@ -14,7 +14,7 @@ from helpers.users.windows import LANGUAGE_MODELS
 from torch import nn
 
 from analysis import counting
-from analysis.counting import Goal, Measured
+from analysis.counting import Goal, TrialCurve
 from study.checks.model import check_apart
 from study.config.preflight import check_names
 from study.data import streaming
@@ -93,7 +93,7 @@ def assert_as_exact(found, exact, study):
     for stopping in ("goal", "race"):
         rule = study.rule._replace(stopping=stopping)
         one, other = (
-            {i: Measured(c.steps, c.errors[metric], c.first_bad_step) for i, c in sorted(curves.items())}
+            {i: TrialCurve(c.steps, c.errors[metric], c.first_bad_step) for i, c in sorted(curves.items())}
             for curves in (found, exact)
         )
         assert counting.outcomes(rule, one) == counting.outcomes(rule, other)

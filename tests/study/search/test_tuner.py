@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import qmc
 
 from analysis import counting
-from analysis.counting import ADAPTIVE_SAMPLERS, COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured, Outcome
+from analysis.counting import ADAPTIVE_SAMPLERS, COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Outcome, TrialCurve
 from analysis.question.stages import EARLIER, INDEXED_SAMPLERS, REFINE
 from study.records import Curve
 from study.schedules import SCHEDULES
@@ -297,7 +297,7 @@ def test_a_race_is_the_full_curves_read_as_a_race(make_study, make_curve, data):
     tuner = Tuner(study)
     finished = trained(tuner, study, full, lambda: data.draw(st.integers(0, 2)))
     assert tuner.complete
-    read = {i: Measured(c.steps, c.errors["val/loss"], c.first_bad_step) for i, c in enumerate(full)}
+    read = {i: TrialCurve(c.steps, c.errors["val/loss"], c.first_bad_step) for i, c in enumerate(full)}
     expected = [*counting.outcomes(study.rule, read).values()]
     prefix = counting.counted_prefix([result.status for result in expected], study.search.trials)
     assert [tuner.outcomes[i] for i in range(prefix)] == expected[:prefix]

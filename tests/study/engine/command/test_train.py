@@ -15,7 +15,7 @@ from helpers.desks import Desk
 from helpers.fused import partly
 from helpers.processes import alive, files_of_at_most, wait_until
 
-from analysis.counting import COMPLETE, INFEASIBLE, Goal, Measured, outcome
+from analysis.counting import COMPLETE, INFEASIBLE, Goal, TrialCurve, outcome
 from study.engine.command import process
 from study.engine.command.train import Place, train
 from study.errors import Failed
@@ -47,7 +47,7 @@ def run(
     desk = Desk([study.trial(0, {"learning_rate": rate})])
     desk.limit = limit
     [curve] = train(study, workload, desk, Place(folder, {}, timeout))
-    measured = Measured(curve.steps, curve.errors["val/loss"], curve.first_bad_step)
+    measured = TrialCurve(curve.steps, curve.errors["val/loss"], curve.first_bad_step)
     return curve, outcome(study.rule._replace(stopping="goal"), measured, None)
 
 
