@@ -68,7 +68,7 @@ COMMANDS = """\
 package `study` of your own, Python runs that for `python -m study`, and only `study` works.
 
 The exit status is 0 when all is done, 1 if something failed on the way, 2 if the request was refused, and 130 if it was
-interrupted, by Ctrl-C or SIGTERM.
+interrupted, by Ctrl-C, SIGTERM or SIGHUP (a closed terminal, without `nohup`).
 """
 
 

@@ -12,13 +12,18 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends this process without a traceback
 
 
+ENDS = (signal.SIGTERM, signal.SIGHUP)
+"""What ends a command as Ctrl-C does: `kill`, `docker stop` and `scancel`; and a terminal that closes."""
+
+
 def _end(*_: object) -> None:
-    """The answer to SIGTERM during the imports; `main` replaces it."""
+    """The answer to a signal of ENDS during the imports; `main` replaces it."""
     os._exit(130)
 
 
-if __name__ == "__main__" and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-    signal.signal(signal.SIGTERM, _end)
+for each in ENDS if __name__ == "__main__" else ():
+    if signal.getsignal(each) is signal.SIG_DFL:  # `nohup` has SIGHUP ignored
+        signal.signal(each, _end)
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # workers take all cores: more threads would wait for each other
 
@@ -34,6 +39,7 @@ from rich.console import Console
 
 from study.command_line import words
 from study.commands import FLAGS, VERBS, first_page, flags_of, parser
+from study.devices import signals
 from study.errors import Failed, Refused
 from study.user_code import faults
 from study.user_code.compilers import uncompiled
@@ -44,8 +50,9 @@ TAKE_OVERRIDES = ("sweep", "plan", "branch", "calibrate")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0 done, 1 failed, 2 refused, 130 interrupted."""
-    if argv is None and signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, _end):
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # of `kill`, `docker stop` and `scancel`: as Ctrl-C
+    for each in ENDS if argv is None else ():
+        if signal.getsignal(each) in (signal.SIG_DFL, _end):
+            signal.signal(each, signals.interrupt)
     argv = sys.argv[1:] if argv is None else list(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a terminal that lacks "µ" shows \xb5

@@ -1,48 +1,75 @@
-"""How processes end: blocks that postpone or ignore Ctrl-C, and orphans that exit after their parent."""
+"""How processes end: interrupts, blocks that postpone or ignore them, and orphans that exit after their parent."""
 
 import multiprocessing as mp
 import os
 import signal
+import stat
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NoReturn
+
+OF_TERMINALS = (signal.SIGINT, signal.SIGHUP)
+"""Signals that a terminal sends to all processes of a command: Ctrl-C, and that it closes."""
+
+
+def interrupt(number: int, _: FrameType | None) -> NoReturn:
+    """A signal handler that does what Ctrl-C does. After a terminal closed, nothing more is written to it."""
+    if number == signal.SIGHUP:
+        signal.signal(number, signal.SIG_IGN)  # a shell and the kernel may both send it
+        for output in (1, 2):
+            _leave_closed_terminal(output)
+    raise KeyboardInterrupt
+
+
+def _leave_closed_terminal(output: int) -> None:
+    """Let what is written to this file descriptor vanish if it is a terminal that closed, where writing fails."""
+    with suppress(OSError):  # there is no such output
+        if stat.S_ISCHR(os.fstat(output).st_mode) and not os.isatty(output):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), output)
 
 
 @contextmanager
 def postponed() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end of this block instead of inside it.
+    """Let signals that interrupt do so at the end of this block instead of inside it.
 
     Needed for compiled code that swallows exceptions and continues with partial results. Python interrupts only the
     main thread; in other threads this does nothing.
     """
-    if threading.current_thread() is not threading.main_thread():
+    came: list[int] = []
+    with _answered((*OF_TERMINALS, signal.SIGTERM), lambda number, _: came.append(number)):
         yield
-        return
-    came = []
-    before = signal.signal(signal.SIGINT, lambda *_: came.append(True))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came and before is not signal.SIG_IGN:
-        raise KeyboardInterrupt
+    for number in came:
+        signal.raise_signal(number)
 
 
 @contextmanager
 def ignored() -> Iterator[None]:
-    """Processes started in this block ignore Ctrl-C, even while they import; their parent handles it.
+    """Processes started in this block ignore what a terminal sends, even while they import; their parent handles it.
 
     Only the main thread can tell them so; in other threads this does nothing.
     """
+    with _answered(OF_TERMINALS, signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def _answered(
+    numbers: Sequence[int], handler: Callable[[int, FrameType | None], object] | signal.Handlers
+) -> Iterator[None]:
+    """In this block, answer these signals so. Does nothing in other threads than the main one."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Python does not know a handler in C (None), and could not restore it.
+    before = {number: signal.signal(number, handler) for number in numbers if signal.getsignal(number) is not None}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, usual in before.items():
+            signal.signal(number, usual)
 
 
 def die_with(parent: int) -> None:

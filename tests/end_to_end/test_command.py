@@ -119,8 +119,11 @@ def test_a_script_that_changes_while_it_trains_ends_the_sweep(sweep, capsys):
     assert len(store.load(Path("results/mine/studies/mine/sgd/4"))) == 1
 
 
+ENDS = {"Ctrl-C": signal.SIGINT, "ended": signal.SIGTERM, "closed": signal.SIGHUP, "killed": signal.SIGKILL}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["Ctrl-C", "ended", "killed"])
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_an_interrupted_sweep_leaves_no_command_behind(sweep, tmp_path, end):
     process = started(tmp_path / "results", [*sweep(30, "stopping=budget"), "engine.workers=1"])
     wait_until(lambda: any(children(worker, "train.py") for worker in workers(process.pid)))

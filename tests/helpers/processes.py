@@ -74,8 +74,9 @@ def started(results: Path, sweep: Sequence[str] = SWEEP) -> subprocess.Popen[str
 
 
 def heed_interrupts() -> None:
-    """Reset Ctrl-C: shells start background jobs with it ignored, and children such as this sweep inherit that."""
+    """Reset Ctrl-C and SIGHUP: shells and `nohup` start jobs with them ignored, which this sweep would inherit."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def tables(folder: Path) -> dict[str, bytes]:

@@ -1,11 +1,13 @@
 """Ctrl-C neither gets lost nor spoils what it interrupts."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 from helpers.processes import heed_interrupts
@@ -49,36 +51,91 @@ AT_AN_IMPORT = """
     class Sender:
         def find_spec(self, name, *_):
             if name == "study.commands":
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), int(sys.argv.pop()))
 
     sys.meta_path.insert(0, Sender())
-    sys.argv = ["study", "list"]
     runpy.run_module("study", run_name="__main__", alter_sys=True)
 """
 
 
+ENDS = [signal.SIGTERM, signal.SIGHUP]
+
+
 @pytest.mark.slow
-def test_an_end_during_the_imports_has_the_status_of_an_interrupt():
-    run = [sys.executable, "-c", textwrap.dedent(AT_AN_IMPORT)]
-    done = subprocess.run(run, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("end", ENDS)
+def test_an_end_during_the_imports_has_the_status_of_an_interrupt(end):
+    run = [sys.executable, "-c", textwrap.dedent(AT_AN_IMPORT), "list", str(int(end))]
+    done = subprocess.run(run, capture_output=True, text=True, check=False, preexec_fn=heed_interrupts)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_postponed_until_the_end_of_the_block():
-    before, reached = signal.signal(signal.SIGINT, signal.default_int_handler), []
+@pytest.mark.slow
+def test_nohup_is_heeded():
+    run = [sys.executable, "-c", textwrap.dedent(AT_AN_IMPORT), "list", str(int(signal.SIGHUP))]
+    done = subprocess.run(["nohup", *run], capture_output=True, text=True, check=True)
+    assert "workloads" in done.stdout
+
+
+@contextmanager
+def raising(number):
+    """Answer a signal by KeyboardInterrupt in this block."""
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, *ENDS])
+def test_postponed_until_the_end_of_the_block(number):
+    reached = []
 
     def interrupted():
         with signals.postponed():
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
             reached.append(True)
 
-    try:
+    with raising(number):
         with pytest.raises(KeyboardInterrupt):
             interrupted()
         assert reached
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
+        assert signal.getsignal(number) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_what_a_terminal_sends_is_ignored_by_processes_that_start_in_the_block(number):
+    show = f"import signal; print(signal.getsignal({int(number)}) is signal.SIG_IGN)"
+    with raising(number):
+        with signals.ignored():
+            done = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True)
+        assert signal.getsignal(number) is signal.default_int_handler
+    assert done.stdout == "True\n"
+
+
+ON_A_TERMINAL = """
+    import signal
+    from study.devices import signals
+
+    signal.signal(signal.SIGHUP, signals.interrupt)
+    try:
+        print("ready", flush=True)
+        signal.pause()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        raise SystemExit(130)
+"""
+
+
+def test_nothing_is_written_to_a_terminal_that_closed():
+    """A write would raise an error in place of the interrupt."""
+    terminal, held = pty.openpty()
+    script = [sys.executable, "-c", textwrap.dedent(ON_A_TERMINAL)]
+    process = subprocess.Popen(script, stdin=subprocess.DEVNULL, stdout=held, stderr=held)
+    os.close(held)
+    assert os.read(terminal, 5) == b"ready"
+    os.close(terminal)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(60) == 130
 
 
 def test_an_interrupt_during_the_imports_shows_no_traceback(tmp_path):

@@ -45,9 +45,11 @@ def test_a_second_sweep_is_refused_while_the_first_goes_on(tmp_path: Path, swept
 
 
 @pytest.mark.slow
-def test_interrupting_says_how_to_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "closed"])
+def test_interrupting_says_how_to_go_on(tmp_path: Path, end: signal.Signals) -> None:
     process = started(tmp_path)
-    process.send_signal(signal.SIGINT)
+    for each in (*workers(process.pid), process.pid):  # a terminal sends it to all
+        os.kill(each, end)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "the same command continues" in said
