@@ -53,12 +53,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     for each in ENDS if argv is None else ():
         if signal.getsignal(each) in (signal.SIG_DFL, _end):
             signal.signal(each, signals.interrupt)
+    _open_closed_files()
     argv = sys.argv[1:] if argv is None else list(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a terminal that lacks "µ" shows \xb5
     os.environ["MPLBACKEND"] = "agg"  # a notebook's backend, or one that is not installed, would end `report`
     with uncompiled():
         return _launched(argv) if "TORCHELASTIC_RUN_ID" in os.environ else _command(argv)
+
+
+def _open_closed_files() -> None:
+    """Let the null device stand for an input or output that a shell closed, such as by `>&-`. Else the next file that
+    this process opens would take its place, and what processes of the sweep print would go there."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            file = open(os.devnull, mode)  # noqa: SIM115 - it stays open; of the free numbers, it takes the lowest
+            os.set_inheritable(file.fileno(), True)
+            setattr(sys, name, file)
 
 
 def _launched(argv: Sequence[str]) -> int:

@@ -1,6 +1,7 @@
 """What other programs leave in the environment: schedulers, MPI, notebooks."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,23 @@ def test_a_command_ends_with_the_ranks_of_a_scheduler_in_its_environment(left):
     done = run("sweep", "--cfg", **LEFT[left])
     assert done.returncode == 0, done.stderr
     assert "mlp_digits" in done.stdout
+
+
+CLOSED = {
+    "stdout": (">&-", "list", 0, ""),
+    "stderr": ("2>&-", "list", 0, "workloads"),
+    "stderr, with an error": ("2>&-", "nonsense", 2, ""),
+    "all": ("<&- >&- 2>&-", "list --json", 0, ""),
+}
+
+
+@pytest.mark.parametrize(("closed", "verb", "status", "shown"), CLOSED.values(), ids=CLOSED)
+def test_a_closed_output_is_no_fault(closed, verb, status, shown):
+    command = f"{shlex.quote(sys.executable)} -m study {verb} {closed}"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    assert shown in done.stdout
+    assert not done.stderr
 
 
 @pytest.mark.slow
