@@ -57,6 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a terminal that lacks "µ" shows \xb5
+    for size in ("COLUMNS", "LINES"):
+        if not os.environ.get(size, "").strip("0"):
+            os.environ.pop(size, None)  # some shells in containers have 0: rich would print nothing but empty lines
     os.environ["MPLBACKEND"] = "agg"  # a notebook's backend, or one that is not installed, would end `report`
     with uncompiled():
         return _launched(argv) if "TORCHELASTIC_RUN_ID" in os.environ else _command(argv)

@@ -9,6 +9,7 @@ from shutil import copytree
 
 import pytest
 
+from study.__main__ import main
 from study.devices import distributed
 
 ROOT = Path(__file__).parents[3]
@@ -69,6 +70,14 @@ def test_a_closed_output_is_no_fault(closed, verb, status, shown):
     assert done.returncode == status, done.stderr
     assert shown in done.stdout
     assert not done.stderr
+
+
+@pytest.mark.parametrize("size", ["COLUMNS", "LINES"])
+@pytest.mark.parametrize("value", ["0", "00", ""])
+def test_a_terminal_without_a_size_shows_what_is_printed(size, value, monkeypatch, capsys):
+    monkeypatch.setenv(size, value)
+    assert main(["status", str(ROOT / "results/published/mlp_digits")]) == 0
+    assert "mlp_digits" in capsys.readouterr().out
 
 
 @pytest.mark.slow
