@@ -113,13 +113,16 @@ def _command(argv: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output closed it; without this, Python complains at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Exception as error:
-        errors.print(f"study: {faults.told(error)}", markup=False)
-        return 1
     except KeyboardInterrupt as interrupt:
         advice = str(interrupt) or "the same command continues where this one stopped"
         errors.print(f"study: interrupted; {advice}.")
         return 130
+    except BaseException as error:
+        # A user's sys.exit(0) must not pass for a success. Only that of argparse has no place in their files.
+        if isinstance(error, SystemExit) and not faults.place(error):
+            raise
+        errors.print(f"study: {faults.told(error)}", markup=False)
+        return 1
 
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:

@@ -28,12 +28,13 @@ def succeeds(call: Callable[[], object]) -> bool:
 
 def said(error: BaseException) -> str:
     """The error in one line, with the example in which it arose if known, without a full stop."""
-    kind, text = type(error).__name__, str(error)
+    text = str(error)
     if IN_A_LOADER in text:
         frames = text.rpartition(IN_A_LOADER)[2].rstrip().splitlines()
         last = max(number for number, line in enumerate(frames) if line.startswith(" ")) + 1
         return " ".join(" ".join(frames[last:]).split()).rstrip(". ")
-    return " ".join(" ".join([f"{kind}: {text}", *getattr(error, "__notes__", ())]).split()).rstrip(". ")
+    named = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return " ".join(" ".join([named, *getattr(error, "__notes__", ())]).split()).rstrip(". ")
 
 
 def place(error: BaseException) -> str:

@@ -177,12 +177,12 @@ def work(pipe: Connection) -> None:
     except CannotRecord as error:
         with suppress(ConnectionError):
             pipe.send(messages.NotRecorded(str(error)))
-    except Exception as error:
+    except BaseException as error:  # also sys.exit() in the user's code
         with suppress(ConnectionError):
             pipe.send(messages.Crashed(_for_people(error), lost(error)))
 
 
-def _for_people(error: Exception) -> str:
+def _for_people(error: BaseException) -> str:
     """The message about a worker's last error, in one line with the cure."""
     from study.devices.distributed import lost
     from study.devices.memory import out_of_memory

@@ -11,6 +11,7 @@ from helpers.made_workload import own_folder
 
 ROOT = Path(__file__).parents[2]
 START = """
+import sys
 from multiprocessing import parent_process
 
 from made_images import *
@@ -75,6 +76,21 @@ FAULTS = {
     "in the parent": """
     def splits(self, device):
         raise RuntimeError("no network")  # here
+""",
+    "an exit at the import": """
+    sys.exit("this is a script")  # here
+""",
+    "an exit in the parent": """
+    def splits(self, device):
+        sys.exit()  # here
+""",
+    "another exit in the parent": """
+    def model(self):
+        sys.exit(0)  # here
+""",
+    "an exit in a worker": """
+    def model(self):
+        return sys.exit() if WORKER else super().model()  # here
 """,
 }
 

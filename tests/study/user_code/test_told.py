@@ -24,3 +24,8 @@ def test_an_error_of_a_disk_is_no_fault_of_the_program(reason, path):
 def test_other_errors_may_be_faults_of_the_program():
     assert "please report it" in faults.told(OSError("no errno"))
     assert "please report it" in faults.told(BlockingIOError(errno.EAGAIN, "try again"))
+
+
+@pytest.mark.parametrize("error", [ValueError(), AssertionError(""), SystemExit()])
+def test_an_error_without_a_text_is_named_alone(error):
+    assert faults.said(error) == type(error).__name__
