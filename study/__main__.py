@@ -34,10 +34,11 @@ import shlex
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from rich.console import Console
 
-from study.command_line import words
+from study.command_line import as_json, words
 from study.commands import FLAGS, VERBS, first_page, flags_of, parser
 from study.devices import signals
 from study.errors import Failed, Refused
@@ -100,9 +101,10 @@ def _command(argv: Sequence[str]) -> int:
             print(first_page())
             return 0
         options = parsed(argv)
-        if options.verb in TAKE_OVERRIDES and not vars(options).get("cfg"):
-            start.ahead()
-        status = VERBS[options.verb].body(options, Console(highlight=False)) or 0
+        with as_json.alone() if vars(options).get("json") is True else nullcontext():
+            if options.verb in TAKE_OVERRIDES and not vars(options).get("cfg"):
+                start.ahead()
+            status = VERBS[options.verb].body(options, Console(highlight=False)) or 0
         sys.stdout.flush()
         return status
     except (Refused, Failed) as error:

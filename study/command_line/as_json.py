@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from study.command_line.version import ours
@@ -15,6 +18,31 @@ FORMAT = 1
 """Grows when a member is renamed or removed; new members may come at any time."""
 Rows = Any
 """A frame of pandas, or a list of records."""
+_kept: list[str] = []
+"""Objects to print at the end of the block of `alone`."""
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Print the object of `show` alone: what else is printed in this block goes to stderr. A user's model may print,
+    here and in worker processes."""
+    _kept.clear()
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+        for each in _kept:
+            print(each)
+
+
+def show(*arguments: Any, **more: Any) -> None:
+    """Print the object with these arguments of `text` at the end of the block of `alone`."""
+    _kept.append(text(*arguments, **more))
 
 
 def text(

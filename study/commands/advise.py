@@ -118,7 +118,7 @@ def advise(options: argparse.Namespace, console: Console) -> None:
     if not advised:
         raise splits.AdviceError(" Also: ".join(dict.fromkeys(refused)))
     if options.json:
-        print(as_json.text("advise", [tables.plain(*each) for each in advised], warnings=refused))
+        as_json.show("advise", [tables.plain(*each) for each in advised], warnings=refused)
         return
     for found, said, doubts in advised:
         show.advice(console, tables.overview(found), tables.alternatives(found), said, doubts)

@@ -107,7 +107,7 @@ def noise(options: argparse.Namespace, console: Console) -> None:
     page = options.results / "report.html"
     if options.json:
         more = {"one_step_rates": data.tables["one_step_rates"]} if options.one_step else {}
-        print(as_json.text("noise", rows, said, [*left_out, *doubts], more, files={"report": page}))
+        as_json.show("noise", rows, said, [*left_out, *doubts], more, files={"report": page})
         return
     show.measured(console, shown, said, [*left_out, *doubts])
     show.link(console, page)
@@ -177,7 +177,7 @@ def branch(options: argparse.Namespace, console: Console) -> None:
     said, doubts = sentences(rows, data.tables["scaling"]), [*left_out, *warnings(rows, losses)]
     page = results / "report.html"
     if options.json:
-        print(as_json.text("branch", rows, said, doubts, tables={"branched_losses": losses}, files={"report": page}))
+        as_json.show("branch", rows, said, doubts, tables={"branched_losses": losses}, files={"report": page})
         return
     runs = rows.groupby(STUDY, sort=False)
     titles = {f"{key[0]}, {key[1]}, from batch size {key[2]:,}": overview(part) for key, part in runs}

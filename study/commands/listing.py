@@ -59,7 +59,7 @@ def list_choices(options: argparse.Namespace, console: Console) -> None:
     kinds = [options.kind] if options.kind else list(KINDS)
     found = {kind: _data() if kind == DATA else choices(KINDS[kind], options.config_dir) for kind in kinds}
     if options.json:
-        print(as_json.text("list", plain(found)))
+        as_json.show("list", plain(found))
         return
     for kind, rows in found.items():
         _show(console, kind, rows)
@@ -134,7 +134,7 @@ def data(options: argparse.Namespace, console: Console) -> None:
         return
     rows = [known[name][1] for name in options.names or known]
     if options.json:
-        print(as_json.text("data", [row._asdict() for row in rows]))
+        as_json.show("data", [row._asdict() for row in rows])
         return
     for row in rows:
         size = f" ({row.megabytes:.0f} MB)" if row.megabytes else ""

@@ -140,7 +140,7 @@ def report(options: argparse.Namespace, console: Console) -> None:
     if options.json:
         tables = {name: data.tables[name] for name in TOLD if name in data.tables}
         rows = data.tables["steps_to_result"]
-        print(as_json.text(options.verb, rows, data.sentences, data.warnings, tables, {"report": page}))
+        as_json.show(options.verb, rows, data.sentences, data.warnings, tables, {"report": page})
 
 
 def _files(options: argparse.Namespace) -> Files | None:
@@ -180,7 +180,7 @@ def claims(options: argparse.Namespace, console: Console) -> None:
             open_one = {"settle": settles.advice, "command": settles.command, "seconds": seconds}
             rows.append({**each.row(), "parts": each.parts, **open_one})
     if options.json:
-        print(as_json.text(options.verb, rows, tables={"statements": registry.statements(judged)}))
+        as_json.show(options.verb, rows, tables={"statements": registry.statements(judged)})
     else:
         shown.claims(console, rows)
 

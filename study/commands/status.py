@@ -44,7 +44,7 @@ def status(options: argparse.Namespace, console: Console) -> None:
         with uncollected():
             table = progress(options.results)
         if options.json:
-            print(as_json.text("status", table))
+            as_json.show("status", table)
         else:
             _show(console, table, options.results)
         return

@@ -193,7 +193,7 @@ def plan(options: argparse.Namespace, console: Console) -> None:
     """`study plan`: measure what a sweep will cost; writes nothing."""
     rows, said = planned(options, None if options.json else console)
     if options.json:
-        print(as_json.text("plan", rows, said))
+        as_json.show("plan", rows, said)
 
 
 def planned(options: argparse.Namespace, console: Console | None) -> tuple[list[dict[str, Any]], list[str]]:

@@ -1,5 +1,6 @@
 """A fault in a user's code is told in one line: the error, their own line, the cure. `--debug` prints the rest."""
 
+import json
 import os
 import re
 import subprocess
@@ -95,8 +96,8 @@ FAULTS = {
 }
 
 
-def sweep(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "study", "sweep", "--config-dir", str(folder / "mine"), "workload=failing"]
+def sweep(folder: Path, *words: str, verb: str = "sweep") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "study", verb, "--config-dir", str(folder / "mine"), "workload=failing"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [ROOT, *sys.path]))}
     return subprocess.run([*command, *words], cwd=folder, env=environment, capture_output=True, text=True)
 
@@ -131,3 +132,14 @@ def test_debug_prints_the_whole_traceback(tmp_path, monkeypatch, debug):
     said = sweep(tmp_path, "engine.workers=1", "batch_size=4", *debug).stderr
     assert "Traceback (most recent call last)" in said
     assert "KeyError: 'encoder'" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["print('printed')", "os.write(1, b'printed')"], ids=["Python", "compiled code"])
+def test_what_a_users_code_prints_does_not_garble_json(tmp_path, words):
+    model = f"    def model(self):\n        {words}\n        return super().model()\n"
+    own_folder(tmp_path / "mine", "failing", f"import os\n{START}{model}", "failing.Failing")
+    done = sweep(tmp_path, "batch_size=4", "--json", verb="plan")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["verb"] == "plan"
+    assert "printed" in done.stderr

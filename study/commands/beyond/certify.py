@@ -76,7 +76,7 @@ def certify(options: argparse.Namespace, console: Console) -> None:
     said, doubts = certificates.sentences(rows, options.gap), [*left_out, *certificates.warnings(rows)]
     page = options.results / "report.html"
     if options.json:
-        print(as_json.text("certify", rows, [*said, RULE], doubts, files={"report": page}))
+        as_json.show("certify", rows, [*said, RULE], doubts, files={"report": page})
         return
     show.measured(console, {"Certificates": certificates.overview(rows)}, [*said, RULE], doubts)
     show.link(console, page)

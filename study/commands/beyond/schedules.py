@@ -66,7 +66,7 @@ def schedule(options: argparse.Namespace, console: Console) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(files[name])
     if options.json:
-        print(as_json.text("schedule", written.rows, [written.name], files=paths))
+        as_json.show("schedule", written.rows, [written.name], files=paths)
         return
     for place in paths.values():
         console.print(f"{place}", markup=False, soft_wrap=True)
@@ -185,7 +185,7 @@ def verify(options: argparse.Namespace, console: Console) -> None:
     data = build([options.results], options.results)
     rows, page = data.tables["verified"], options.results / "report.html"
     if options.json:
-        print(as_json.text("verify", rows, sentences(rows), left_out, files={"report": page}))
+        as_json.show("verify", rows, sentences(rows), left_out, files={"report": page})
         return
     curves = {_title(key): overview(part) for key, part in rows.groupby(STUDY, sort=False)}
     show.along_runs(console, curves, "a schedule against constant batch sizes", sentences(rows), left_out)

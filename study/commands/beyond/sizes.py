@@ -54,7 +54,7 @@ def sizes(options: argparse.Namespace, console: Console) -> None:
     predicted = pd.concat([table.predictions(some, [size]) for some, size in asked] or [laws[:0]])
     said, doubts = table.sentences(laws, predicted), table.warnings(found, laws)
     if options.json:
-        print(as_json.text("sizes", laws, said, doubts, {"sizes": found, "predictions": predicted}))
+        as_json.show("sizes", laws, said, doubts, {"sizes": found, "predictions": predicted})
         return
     title = "[bold]Critical batch size across sizes[/]: power laws"
     show.measured(console, {title: table.overview(laws)} if len(laws) else {}, said, doubts)
