@@ -30,6 +30,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # workers take all cores: mo
 import argparse
 import gc
 import io
+import logging
 import shlex
 import sys
 import traceback
@@ -61,9 +62,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     for size in ("COLUMNS", "LINES"):
         if not os.environ.get(size, "").strip("0"):
             os.environ.pop(size, None)  # some shells in containers have 0: rich would print nothing but empty lines
+    logging.getLogger("matplotlib").addFilter(_not_of_folders)
     os.environ["MPLBACKEND"] = "agg"  # a notebook's backend, or one that is not installed, would end `report`
     with uncompiled():
         return _launched(argv) if "TORCHELASTIC_RUN_ID" in os.environ else _command(argv)
+
+
+def _not_of_folders(record: logging.LogRecord) -> bool:
+    """Keep back what matplotlib says where it can write no settings, such as in the home of a container's user: it
+    takes a temporary folder, and figures are the same."""
+    return record.funcName != "_get_config_or_cache_dir"
 
 
 def _open_closed_files() -> None:

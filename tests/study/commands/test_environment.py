@@ -114,6 +114,15 @@ def test_a_report_is_drawn_under_any_backend_of_matplotlib(backend, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("home", ["/proc", "/dev/null"])
+def test_a_home_that_cannot_be_written_is_no_news(home, tmp_path):
+    copytree(ROOT / "results/published/mlp_digits/studies/mlp_digits/sgd/64", tmp_path / "studies/mlp_digits/sgd/64")
+    folders = dict.fromkeys(["MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"], "")
+    done = run("report", str(tmp_path), HOME=home, **folders)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["text.usetex: True", "lines.linewidth: 7"])
 def test_a_users_matplotlibrc_changes_no_figure(line, tmp_path):
     file = tmp_path / "matplotlibrc"
