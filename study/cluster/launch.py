@@ -24,7 +24,7 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import open_dict
 
-from study import shadowing, whole_sweep
+from study import shadowing, store, whole_sweep
 from study.cluster import job_process, slurm
 from study.cluster.waves import Waves, curves, each_shard, log_of, logs_of, sharing
 from study.config import compose
@@ -33,6 +33,7 @@ from study.config.jobs import Job
 from study.devices import placement
 from study.devices.cores import cores
 from study.errors import Failed, UsageError
+from study.search import stages
 from study.store import atomic
 from study.terminal.progress import study_name
 from study.workers.start import environment
@@ -207,22 +208,32 @@ def _wave(
     ends: list[Exception | None] = []
     launcher = threading.Thread(target=_hand_over, args=(tasks, settings, folder, ends), daemon=True)
     launcher.start()
-    idle, submitted = 0, False
+    if by_slurm := cluster.kind == "slurm":
+        while launcher.is_alive() and not slurm.submitted(folder):
+            launcher.join(0.1)
+        if not slurm.submitted(folder):
+            _remove_traces(folder, _notes(jobs))
+            raise UsageError(f"cluster=slurm refused the jobs: {str(ends[0]).strip().splitlines()[-1]}")
+    _announce(jobs)
+    idle = 0
     queue: dict[int, str] = {}
     # submitit never learns of jobs that are killed hard, and it stops waiting for the others when one fails.
-    while idle < 2 and (launcher.is_alive() or (submitted and ends[0])):
+    while idle < 2 and (launcher.is_alive() or (by_slurm and ends[0])):
         yield {log_of(job): queue.get(number) or _state(job) for number, job in enumerate(shards)}
         launcher.join(SECONDS)
-        submitted = cluster.kind == "slurm" and bool(slurm.submitted(folder))
-        queue = slurm.queued(folder) if submitted else {}
-        idle = idle + 1 if submitted and not queue else 0
-    if cluster.kind == "slurm" and not submitted:
-        _remove_traces(folder, _notes(jobs))
-        raise UsageError(f"cluster=slurm refused the jobs: {str(ends[0]).strip().splitlines()[-1]}")
+        queue = slurm.queued(folder) if by_slurm else {}
+        idle = idle + 1 if by_slurm and not queue else 0
     for number, task in enumerate(tasks):
         if job_process.status(task.log) is None:
             _blame(task.log, ends, [*folder.glob(f"*_{number}_0_log.out" if len(tasks) > 1 else "*_0_log.out")])
     yield {log_of(job): _state(job) for job in shards}
+
+
+def _announce(jobs: Sequence[Job]) -> None:
+    """Put studies on file before their jobs begin, so that `study status` shows them while they are queued."""
+    for job in jobs:
+        for search in stages.planned(job.study):
+            store.announce(job.results, search)
 
 
 def _notes(jobs: Sequence[Job]) -> list[Path]:

@@ -144,16 +144,11 @@ def _follow(
     """Train on a cluster, and show and tell what the files of its jobs record."""
     from analysis.load import load
     from analysis.tables import status as progress
-    from study import store
     from study.cluster import launch
     from study.observers.base import Guarded, Sweep
     from study.observers.followed import Followed
-    from study.search.stages import planned
     from study.terminal.progress import JobsProgress
 
-    for job in jobs if where.kind == "local" else ():  # elsewhere the machine of a job completes the question
-        for search in planned(job.study):
-            store.announce(job.results, search)
     guarded = Guarded(told, partial(console.print, style="yellow", markup=False))
     guarded.begin(Sweep(command, []))
     followed = Followed([(job.results, job.study) for job in jobs], guarded)

@@ -230,9 +230,8 @@ def _as_begun(job: Job) -> Job:
     begun = store.recorded(job.results, job.study)
     if not begun:
         return job
-    settled = {name: begun.question[name] for name in (*store.SETTLED, "arithmetic")}
     search = store.extended(job.study.search, begun.question["search"])
-    return replace(job, study=replace(job.study, search=search, **settled))
+    return replace(job, study=replace(job.study, search=search, **begun.settled))
 
 
 def _settled(job: Job, checked: CheckedWorkload) -> Job:
@@ -273,9 +272,8 @@ def _arithmetic(job: Job, recorded: Study, model: nn.Module, checked: CheckedWor
     split = (placement.devices or 1) > 1 or checked.streamed
     why = checked.state.reason or ("its data are streamed, or it has several devices" if split else None)
     by_split = split and not checked.state.reason
-    if store.recorded(job.results, study) and (
-        placement.name == "auto" or (placement.name == "lanes" and fused(recorded))
-    ):
+    begun = store.recorded(job.results, study)
+    if (begun and begun.settled) and (placement.name == "auto" or (placement.name == "lanes" and fused(recorded))):
         study = recorded
         if why and fused(recorded):
             cure = "leave out engine.devices and engine.data_memory, or choose" if by_split else "choose"

@@ -34,7 +34,7 @@ from study.store.atomic import StoreError
 from study.store.checkpoints import Checkpoints
 from study.store.claims import busy, claimed
 from study.store.curves import COMPACTED, load, write_curves
-from study.store.questions import SETTLED, differences, extended
+from study.store.questions import differences, extended
 from study.store.rounds import read_round, write_round
 from study.store.studies import (
     announce,

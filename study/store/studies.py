@@ -23,7 +23,7 @@ from study.store.atomic import StoreError
 from study.store.checkpoints import Checkpoints
 from study.store.claims import STALE, Held, busy, claimed
 from study.store.curves import COMPACTED, begun, load, write_curves, write_table
-from study.store.questions import cure_of, differences, extended, unlike
+from study.store.questions import SETTLED, cure_of, differences, extended, unlike
 
 FORMAT = 1
 
@@ -56,6 +56,8 @@ def check(results: Path, studies: Sequence[Study]) -> None:
         for path in sorted(filter(Path.exists, paths)):
             on_file = read(path)["question"]
             differing = unlike(on_file, study.question(), same_size=path.parent == folder)
+            if "arithmetic" in differing and not runs(path.parent):
+                del differing["arithmetic"]  # the first run decides it
             _refuse(results, differing, cure_of(differing, on_file))
 
 
@@ -154,6 +156,11 @@ class Recorded(NamedTuple):
     question: dict[str, Any]
     runs: list[dict[str, Any]]
 
+    @property
+    def settled(self) -> dict[str, Any]:
+        """What the machine of the first run decided; empty if the search was only announced."""
+        return {name: self.question[name] for name in (*SETTLED, "arithmetic")} if self.runs else {}
+
 
 def recorded(results: Path, study: Study) -> Recorded | None:
     """The search on file; None if it has not started or was imported."""
@@ -176,12 +183,15 @@ def identity(results: Path) -> str:
 def announce(results: Path, study: Study) -> None:
     """Record the question of a search before it trains, so that reports count it as missing.
 
-    A question on file is extended, unless another process holds a claim on the search.
+    A question on file is extended, unless another process holds a claim on the search. The first run replaces what
+    depends on its machine.
 
     Raises:
         StoreError: the folder holds another question or cannot be written.
     """
     folder = _made(results, study)
+    if begun := recorded(results, study):
+        study = replace(study, **begun.settled)
     if _extended_record(folder, study):
         check(results, [study])
         with suppress(Held), claimed(folder):

@@ -3,7 +3,6 @@
 import os
 import pickle
 import re
-from contextlib import contextmanager
 from dataclasses import replace
 from io import BytesIO
 from types import SimpleNamespace
@@ -12,13 +11,14 @@ import pandas as pd
 import pytest
 from helpers.fused import partly
 from helpers.made_workload import FAILING, own_folder
+from helpers.processes import wait_until
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from analysis.measurements import LoadError
 from study import store, whole_sweep
 from study.__main__ import main
-from study.cluster import job_process, launch, slurm, waves
+from study.cluster import job_process, launch, slurm
 from study.commands import sweep
 from study.commands.status import progress
 from study.config import compose
@@ -28,6 +28,7 @@ from study.devices import placement
 from study.devices.cores import cores
 from study.errors import UsageError
 from study.store.atomic import StoreError
+from study.terminal.progress import JobsProgress
 from study.user_code.compilers import DISABLE
 
 PLUGINS = {"slurm": "hydra_plugins.hydra_submitit_launcher", "ray": "hydra_plugins.hydra_ray_launcher"}
@@ -324,24 +325,37 @@ def test_a_results_folder_that_was_moved_is_named(jobs, tmp_path, monkeypatch):
         list(launch._wave(jobs, local, folder, None, ""))
 
 
-@pytest.mark.parametrize("status", partly([None, -9, 1], 3), ids=["killed at once", "killed", "failed"])
-def test_a_study_is_on_file_before_its_job_begins(tmp_path, monkeypatch, status):
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [("local", None), ("local", -9), ("slurm", 1), ("ray", 1)],
+    ids=["killed at once", "killed", "failed on SLURM", "failed on Ray"],
+)
+def test_a_study_is_on_file_before_its_job_begins(tmp_path, monkeypatch, kind, status):
     """Else `study status` would say that all is done, while it is queued and after its job failed."""
     results = tmp_path / "results"
+    looks = []
 
-    @contextmanager
-    def launched(jobs, *_):
-        assert [*progress(results)["state"]] == ["waiting"] * 2
-        logs = {log for job in jobs for log in waves.logs_of(job)}
-        for log in logs:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            log.write_text("its log")
+    def hand_over(tasks, settings, folder, ends):
+        (folder / "17_submission.sh").touch()  # as submitit does when SLURM has taken the jobs
+        wait_until(lambda: looks)
+        for task in tasks:
+            task.log.write_text("its log")
             if status is not None:
-                job_process.status_file(log).write_text(str(status))
-        yield iter([])
+                job_process.status_file(task.log).write_text(str(status))
+        ends.append(None)
 
-    monkeypatch.setattr(launch, "launched", launched)
-    assert main(["sweep", "batch_size=64,128", "cluster=local", f"results={results}"]) == 1
+    def looked(self, shown):
+        looks.append([*progress(results)["state"]])
+
+    launcher = {"n_jobs": 1, "ray": {"init": {}, "remote": {}}}
+    monkeypatch.setattr(launch, "chosen", lambda *_: launch.Cluster(kind, launcher))
+    monkeypatch.setattr(launch, "check", lambda cluster: None)
+    monkeypatch.setattr(launch, "_ray", lambda init: SimpleNamespace(shutdown=lambda: None))
+    monkeypatch.setattr(launch, "_hand_over", hand_over)
+    monkeypatch.setattr(slurm, "queued", lambda folder: {})
+    monkeypatch.setattr(JobsProgress, "watch", looked)
+    assert main(["sweep", "batch_size=64,128", f"results={results}"]) == 1
+    assert looks[0] == ["waiting"] * 2
     assert [*progress(results)["state"]] == ["waiting"] * 2
 
 

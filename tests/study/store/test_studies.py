@@ -263,6 +263,20 @@ def test_batch_sizes_of_one_curve_may_differ_in_arithmetic(tmp_path, make_study)
         store.check(tmp_path, [make_study(batch_size=4, arithmetic="plain")])
 
 
+def test_the_first_run_decides_what_depends_on_its_machine(tmp_path, make_study):
+    """A machine that only announces a search knows neither memory nor arithmetic of the one that trains it."""
+    announced, decided = make_study(), make_study(arithmetic="vmap", micro_batch=16, evaluation_chunk=32)
+    store.announce(tmp_path, announced)
+    assert store.recorded(tmp_path, announced).settled == {}
+    store.check(tmp_path, [decided])
+    store.open_study(tmp_path, decided, {})
+    store.announce(tmp_path, announced)
+    settled = {"arithmetic": "vmap", "micro_batch": 16, "evaluation_chunk": 32}
+    assert store.recorded(tmp_path, announced).settled == settled
+    with pytest.raises(store.StoreError, match="arithmetic: vmap -> plain"):
+        store.check(tmp_path, [announced])
+
+
 def test_a_finished_search_is_told_what_more_is_asked_for(tmp_path, make_study, make_curve, write_study):
     """Else `study rules`, which goes by it, would look at fewer searches than the report."""
     study = make_study(trials=2, max_launches=8)
