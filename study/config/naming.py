@@ -6,6 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from analysis.labels import listed
 from study.config.choices import GROUPS
 from study.config.paths import literal
 
@@ -36,17 +37,39 @@ def shared_folder(swept: Sequence[str], arguments: Sequence[str], config: DictCo
     blamed = [argument for argument in outside if f"${{{argument.partition('=')[0]}}}" not in typed]
     if not blamed:
         return f"two studies would share the folder of {whose}; give each its own results=DIR or workload.name=NAME."
-    key, _, values = blamed[0].partition("=")
-    if re.fullmatch(r"search\.space\.\w+", key):
-        low, *others = values.split(",")
-        cure = f"tune over a list, {key}=[{values}]"
-        if len(others) == 1 and not re.search("[a-z]{2}", values):
-            cure += f", or a range, {key}.low={low} {key}.high={others[0]}"
-    elif key in GROUPS and key != "schedule":
-        cure = "give it one value, and other commands the others, each with its own results=DIR"
-    else:
-        cure = f"give each its own folder, 'results={config.results}/${{{key}}}'"
-    return f"{blamed[0]} asks for a study with each value, but they would share the folder of {whose}; {cure}."
+    asked, they = ("asks", "they") if len(blamed) == 1 else ("ask", "these studies")
+    # As typed: a reference in it names the folder already.
+    given = [value.strip("'\"") for key, _, value in (each.partition("=") for each in arguments) if key == "results"]
+    cures = "; ".join(_cures(blamed, next((each for each in given if "${" in each), str(config.results))))
+    return (
+        f"{listed(blamed)} {asked} for a study with each value, but {they} would share the folder of {whose}; {cures}."
+    )
+
+
+def _cures(swept: Sequence[str], results: str) -> list[str]:
+    """What to do about keys with several values that no folder is named by, so that all of them are cured."""
+    cures: list[str] = []
+    own_folder: list[str] = []
+    one_value: list[str] = []
+    for argument in swept:
+        key, _, values = argument.partition("=")
+        if re.fullmatch(r"search\.space\.\w+", key):
+            low, *others = values.split(",")
+            cures.append(f"tune over a list, {key}=[{values}]")
+            if len(others) == 1 and not re.search("[a-z]{2}", values):
+                cures[-1] += f", or a range, {key}.low={low} {key}.high={others[0]}"
+        elif key in GROUPS and key != "schedule":
+            one_value.append(key)
+        else:
+            own_folder.append(key)
+    if one_value:
+        whose = "it" if len(swept) == 1 else listed(one_value)
+        cures.append(f"give {whose} one value, and other commands the others, each with its own results=DIR")
+    if own_folder:
+        whose = "each" if len(swept) == len(own_folder) else f"each value of {listed(own_folder)}"
+        folder = "/".join([results, *(f"${{{key}}}" for key in own_folder)])
+        cures.append(f"give {whose} its own folder, 'results={folder}'")
+    return cures
 
 
 def named(config: DictConfig, swept: Sequence[str]) -> DictConfig:
