@@ -4,8 +4,11 @@ import difflib
 import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from study.config.paths import text_of
 
 CONF = Path(__file__).parents[1] / "conf"
 """The configuration files. In a checkout this is a link to `conf/` at the top of the repository."""
@@ -56,7 +59,7 @@ class Choice(NamedTuple):
 
 def header(path: Path) -> tuple[str, str]:
     """The first line of a file's header, a sentence that says what it is; and how long it takes, if it says so."""
-    lines = [line for line in path.read_text().splitlines() if line != "# @package _global_"]
+    lines = [line for line in text_of(path).splitlines() if line != "# @package _global_"]
     text = [line.removeprefix("#").strip() for line in itertools.takewhile(lambda line: line.startswith("#"), lines)]
     takes = re.search(r"Takes: +(.*?)(?: Expect:| Known:|$)", " ".join(text))
     return text[0] if text else "", takes[1] if takes else ""
@@ -92,7 +95,8 @@ def full_key(word: str, keys: Collection[str]) -> str | None:
 
 
 def workloads_with(key: str, roots: Iterable[Path]) -> list[str]:
-    """The workloads whose files have this key below `workload`; the one of that name first.
+    """The workloads whose files have this key below `workload`; the one of that name first. Files that cannot be read
+    have none.
 
     >>> workloads_with("command", [CONF]), workloads_with("nonsense", [CONF])
     (['command'], [])
@@ -100,8 +104,12 @@ def workloads_with(key: str, roots: Iterable[Path]) -> list[str]:
     import yaml
 
     paths = [path for root in roots for path in sorted((root / "workload").glob("*.yaml"))]
-    held = {path.stem: (yaml.safe_load(path.read_text()) or {}).get("workload") or {} for path in paths}
-    return sorted((name for name, keys in held.items() if key in keys), key=lambda name: name != key)
+    found = []
+    for path in paths:
+        with suppress(UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
+            if key in yaml.safe_load(path.read_text())["workload"]:
+                found.append(path.stem)
+    return sorted(found, key=lambda name: name != key)
 
 
 def nearest_key(word: str, keys: Collection[str]) -> str | None:

@@ -25,7 +25,7 @@ from analysis.units import stem
 from study.config.choices import CONF, hidden, nearest_key, workloads_with
 from study.config.kinds import UNKNOWN, as_typed, check_lists, check_ranges, told, told_of_file, told_of_launcher
 from study.config.naming import named, to_tell_apart
-from study.config.paths import check_folder, expanded, literal, one_path
+from study.config.paths import check_folder, expanded, literal, one_path, text_of
 from study.config.schema import SweepConfig
 from study.errors import UsageError
 from study.optimizers.foreign import class_path
@@ -63,14 +63,19 @@ JOINED = {
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
+def one_line_errors(config_dir: Path | None = None) -> Iterator[None]:
     """Turn Hydra's errors in this block into UsageErrors of one line, without its hints for developers."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(_first_line(error)) from error
-    except (YAMLError, UnicodeDecodeError) as error:
+    except YAMLError as error:
         raise UsageError(told_of_file(error)) from error
+    except UnicodeDecodeError as error:
+        for path in sorted(config_dir.rglob("*.yaml")) if config_dir else ():
+            if error.object in path.read_bytes():
+                text_of(path)  # raises an error that names it
+        raise
 
 
 def compositions(arguments: Sequence[str], config_dir: Path | None = None) -> Iterator[DictConfig]:
@@ -140,7 +145,7 @@ def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[D
     ConfigStore.instance().store(name="schema", node=SweepConfig)
     if config_dir is not None:
         _check_config_dir(config_dir)
-    with initialize_config_dir(str(CONF), version_base="1.3"), one_line_errors():
+    with initialize_config_dir(str(CONF), version_base="1.3"), one_line_errors(config_dir):
         overrides = [_parsed(text) for text in arguments]
         for override in overrides:
             value, typed = override.value(), str(override.input_line).partition("=")[2]

@@ -165,11 +165,8 @@ def as_typed(value: Any) -> str:
     return str(value) or "''"
 
 
-def told_of_file(error: YAMLError | UnicodeDecodeError) -> str:
+def told_of_file(error: YAMLError) -> str:
     """What is wrong in a YAML file, with its place and the cure."""
-    if isinstance(error, UnicodeDecodeError):
-        before = error.object[: error.start].decode().rpartition("\n")[2]
-        return f"a file of --config-dir has a byte that is not UTF-8, after {before!r}; save the file as UTF-8."
     if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
         return " ".join(str(error).split())
     mark = error.problem_mark

@@ -34,6 +34,19 @@ def check_folder(folder: Path) -> None:
         raise UsageError(f"--config-dir must be a folder, but {folder} {why}.")
 
 
+def text_of(file: Path) -> str:
+    """The text of a YAML file. Raises UsageError, with the place and the cure, if it is not UTF-8."""
+    content = file.read_bytes()
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        *above, before = content[: error.start].decode().split("\n")
+        place = f"{file}, line {len(above) + 1}"
+        raise UsageError(
+            f"cannot read {place}: the byte after {before!r} is not UTF-8; save the file as UTF-8."
+        ) from error
+
+
 def expanded(text: str) -> str:
     """A value with a leading `~/`, or `sqlite:///~/`, replaced by the home folder."""
     url, home, rest = re.fullmatch(r"(sqlite:///)?(~(?=/|$))?(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]

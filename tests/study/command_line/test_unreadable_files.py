@@ -8,7 +8,6 @@ FILES = {
     "indent": (b"workload:\n  name: a\n   b: 1\n", "line 4, column 5: ", "keys of one level alike"),
     "twice": (b"goal: a\ngoal: b\n", "line 3, column 1: found duplicate key goal.", ""),
     "open": (b"batch_sizes: [4, 8\n", "line 3, column 1: ", ""),
-    "latin": ("# über\ngoal: a\n".encode("latin-1"), "not UTF-8, after '# '", "save the file as UTF-8"),
     "list": (b"- a\n", "workload/list.yaml must hold keys with values", ""),
     "control": (b"goal: \x01\n", "control.yaml", "special characters are not allowed"),
 }
@@ -24,6 +23,34 @@ def test_a_file_that_is_no_yaml_is_refused_with_its_place(tmp_path, says, name):
     assert cure in said
     assert said.startswith("study: ")
     assert len(said.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ("workload", ("sweep", "workload=latin")),
+        ("preset", ("plan", "preset=latin")),
+        ("optimizer", ("sweep", "--cfg", "optimizer=latin")),
+        ("schedule", ("plan", "search.space.schedule=[constant,latin]")),
+        ("workload", ("list", "workloads")),
+    ],
+    ids=str,
+)
+def test_a_file_that_is_not_utf8_is_named(tmp_path, says, group, words):
+    (tmp_path / group).mkdir()
+    file = tmp_path / group / "latin.yaml"
+    file.write_bytes(HEAD + "# für\n# über\n".encode("latin-1"))
+    said = says(*words, "--config-dir", tmp_path, status=2)
+    place = f"{file}, line 2: the byte after '# f' is not UTF-8"
+    assert said.strip() == f"study: cannot read {place}; save the file as UTF-8."
+
+
+@pytest.mark.parametrize("content", [b"# \xfc\n", b"a: [\n", b"- a\n", b"goal: a\n", b"workload: 3\n"])
+def test_a_file_that_is_not_chosen_is_no_hindrance(tmp_path, says, content):
+    (tmp_path / "workload").mkdir()
+    (tmp_path / "workload/other.yaml").write_bytes(content)
+    said = says("sweep", "--config-dir", tmp_path, "workload.conditon=3", status=2)
+    assert said.startswith("study: unknown key 'workload.conditon'")
 
 
 VERBS = ("sweep", "plan", "list", "rules", "advise", "noise", "branch", "certify", "verify")
