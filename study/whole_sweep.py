@@ -33,7 +33,6 @@ from study.terminal.progress import SweepProgress
 from study.workers import predicted
 from study.workers.pool import TrialTooLarge, Workers
 from study.workers.process import workload_key
-from workloads.base import importable
 
 T = TypeVar("T")
 
@@ -65,7 +64,6 @@ def jobs_elsewhere(overrides: Sequence[str], config_dir: Path | None, mix: bool 
 
 
 def _parsed(overrides: Sequence[str], config_dir: Path | None, mix: bool) -> list[Job]:
-    importable(config_dir)  # creating a Study imports its optimizer
     return [replace(job, mix=mix) for job in parse_jobs(overrides, config_dir)]
 
 

@@ -24,6 +24,7 @@ from study.optimizers.foreign import class_path
 from study.records import COMMAND, PLAIN, Study
 from study.settings import ROUNDS, Budget, Evaluation, Search, Seeds, check_single_pass, usual_scouts
 from study.space import parse_space
+from workloads.base import importable
 from workloads.command import is_command
 
 _ROUNDS = "the trials of search=refine follow from search.scouts, search.refine, search.candidates and search.screens"
@@ -122,8 +123,9 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
     Each workload brings its own batch sizes, unless `batch_size=64,256` names them.
 
     Raises:
-        UsageError: the schema or a record refuses a value, or two jobs would write to the same folder.
+        UsageError: the schema, a class or a record refuses a value, or two jobs would write to the same folder.
     """
+    importable(config_dir)  # creating a Study builds its workload and imports its optimizer
     asked: list[tuple[Job, DictConfig]] = []
     jobs: dict[tuple[Path, str, str, int], Job] = {}
     with one_line_errors():

@@ -35,15 +35,19 @@ def batch_size(asked: Any, tokens_per_example: int | None, whose: str) -> int:
 def per_example(config: DictConfig) -> int | None:
     """The number of tokens in each example of the configured workload; None if it has no tokens.
 
-    It follows from the arguments of the constructor, before the data are loaded. None also if the workload cannot be
-    built: the check of the workload says why.
+    It follows from the arguments of the constructor, before the data are loaded. None also if the code of the workload
+    fails: the check of the workload says where.
 
     Raises:
-        UsageError: it is not a whole number of at least 1.
+        UsageError: it is not a whole number of at least 1, or the class refuses its arguments.
     """
     workload: Any = OmegaConf.to_container(config.workload, resolve=True)
     try:
-        count = optional(build(workload), TOKENS)
+        with usage_errors():
+            built = build(workload)
+        count = optional(built, TOKENS)
+    except UsageError:
+        raise
     except Exception:  # user code may raise anything
         return None
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):

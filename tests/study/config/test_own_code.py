@@ -1,5 +1,6 @@
 """Losses, optimizers and earlier requests of the user's own: what a sweep makes of them before it trains."""
 
+import json
 import re
 
 import pytest
@@ -24,6 +25,35 @@ def test_a_module_that_cannot_be_read_is_told_in_a_line(tmp_path):
     asked = ["batch_size=64", "workload._target_=made_wrong.Mine", f"results={tmp_path / 'results'}"]
     with pytest.raises(UsageError, match=r"must be an importable class.*made_wrong.py, line 2"):
         whole_sweep.jobs_here(asked, tmp_path)
+
+
+DIGITS = {
+    "_target_": "workloads.fully_connected.FullyConnected",
+    "name": "mine",
+    "dataset": "digits",
+    "train_examples": 100,
+    "validation_examples": 100,
+    "widths": [8],
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"wdths": [8]}, "FullyConnected takes no argument 'wdths'; did you mean 'widths'"),
+        ({"_target_": "workloads.fully_connected.FullConnected"}, "workload._target_ must be an importable class"),
+        ({"_target_": None}, "workload._target_ must be an importable class"),
+        ({"widths": 8}, "workload.widths must be a list"),
+    ],
+    ids=str,
+)
+def test_a_wrong_key_of_a_workload_is_told_before_data_are_read(tmp_path, keys, said):
+    """Also those of the last workload of several, whose first ones would have loaded theirs."""
+    (tmp_path / "workload").mkdir()
+    head = "# @package _global_\ngoal: val/x < 1\nbudget: {epochs: 1, steps: 9}\n"
+    (tmp_path / "workload/mine.yaml").write_text(f"{head}workload: {json.dumps(DIGITS | keys)}\n")
+    with pytest.raises(UsageError, match=said):
+        parse_jobs(["workload=mlp_digits,mine", "batch_size=8"], tmp_path)
 
 
 FILES = {
