@@ -191,13 +191,13 @@ def pairs(path: Path) -> pd.DataFrame:
     try:
         read = pd.read_csv(path)
     except (OSError, ValueError) as error:
-        raise LoadError(f"cannot read {path}: {error}.") from error
+        said = "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error).strip().rstrip(".")
+        raise _no_pairs(path, said) from error
     others = [name for name in read if name not in ("critical_batch_size", "low", "high", "bound")]
-    if "critical_batch_size" not in read or len(others) != 1 or not pd.api.types.is_numeric_dtype(read[others[0]]):
-        raise LoadError(
-            f"{path} needs a column critical_batch_size and one with the size, such as parameters, and may have low, "
-            f"high and bound, but its columns are {', '.join(map(str, read))}."
-        )
+    if "critical_batch_size" not in read or len(others) != 1:
+        raise _no_pairs(path, f"its columns are {listed(read, most=8)}")
+    if not pd.api.types.is_numeric_dtype(read[others[0]]):
+        raise LoadError(f"{path}: {others[0]}, the size, must be numbers above 0; correct it.")
     usual = {"of": path.stem, "optimizer": "", "goal_metric": "", "goal_threshold": np.nan, "axis": str(others[0])}
     usual |= {"definition": "critical_batch_size", "workload": path.stem, "low": np.nan, "high": np.nan, "bound": "="}
     found = read.rename(columns={others[0]: "size"})
@@ -205,6 +205,14 @@ def pairs(path: Path) -> pd.DataFrame:
     made = found.assign(**missing)[SIZES].fillna({"goal_threshold": 0.0, "bound": "="})
     _check(path, made)
     return made
+
+
+def _no_pairs(path: Path, why: str) -> LoadError:
+    return LoadError(
+        f"{path} is no folder, and no CSV with critical batch sizes: {why}; give the folder that `study sweep` wrote "
+        "to, or a CSV with a column critical_batch_size, one with the size, such as parameters, and, if known, low, "
+        "high and bound."
+    )
 
 
 def _check(path: Path, made: pd.DataFrame) -> None:

@@ -73,8 +73,9 @@ def import_released(
     """
     found, warnings = released_tree.find(folder)
     if not found:
-        why = "there is no readable study.json" if folder.is_dir() else "there is no such folder"
-        raise ImportRefused("; ".join([f"no studies to import in {folder}: {why}", *warnings]))
+        here = f"{folder} is no folder" if folder.exists() else f"there is no folder {folder}"
+        why = f"no studies to import in {folder}: there is no readable study.json" if folder.is_dir() else here
+        raise ImportRefused("; ".join([why, *warnings]))
     if not any(map(released_tree.measured, found)):
         raise ImportRefused(
             f"{folder} has {counted(len(found), 'study.json', 'files study.json')}, but no trial beside one has "

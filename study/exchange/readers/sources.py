@@ -31,7 +31,7 @@ def read(source: Path) -> list[Table]:
     """
     results = set(results_in(source))
     if not source.exists():
-        raise ImportRefused(f"there is no {source}; give {KNOWN}.")
+        raise ImportRefused(f"there is no file or folder {source}; give {KNOWN}.")
     tables = _apart(list(_folder(source, results) if source.is_dir() else _file(source, source.name)))
     if not tables:
         some = "no log besides results of this project" if results else "no log"

@@ -75,3 +75,25 @@ def test_results_must_be_a_folder_whatever_the_command(tmp_path, says, verb, nam
     words = ("--format", "csv") if verb == "schedule" else ()
     said = says(verb, tmp_path / name, *words, status=2)
     assert said.strip() == f"study: {why.format(tmp_path / name)}; give the folder that `study sweep` wrote to."
+
+
+CONTENTS = {
+    "nothing": (b"", "No columns to parse from file"),
+    "a note": (b"hello\nworld\n", "its columns are hello"),
+    "bytes": (b"\xff\xfe\x00", "it is not text in UTF-8"),
+    "other columns": (b"a,b,c,d,e,f,g,h,i,j\n", "its columns are a, b, c, d, e, f, g, h and 2 more"),
+}
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_sizes_take_folders_and_csv_files_only(tmp_path, says, name):
+    content, why = CONTENTS[name]
+    (tmp_path / "file").write_bytes(content)
+    said = says("sizes", tmp_path / "file", status=2)
+    start = f"study: {tmp_path / 'file'} is no folder, and no CSV with critical batch sizes: {why}; give the folder"
+    assert said.startswith(start)
+
+
+def test_an_import_of_nothing_is_named_alike(tmp_path, says):
+    said = says("import", tmp_path / "nowhere", tmp_path / "results", status=2)
+    assert said.startswith(f"study: there is no file or folder {tmp_path / 'nowhere'}; give a CSV")

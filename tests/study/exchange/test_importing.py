@@ -278,6 +278,8 @@ def test_what_cannot_be_imported_is_refused_before_anything_is_written(tree, sai
     (tree.parent / "empty").mkdir()
     with pytest.raises(ImportRefused, match="no studies to import"):
         import_released(tree.parent / "empty", tree.parent / "results")
+    with pytest.raises(ImportRefused, match=r"there is no folder .*nowhere"):
+        import_released(tree.parent / "nowhere", tree.parent / "results")
     assert not (tree.parent / "results").exists()
 
 

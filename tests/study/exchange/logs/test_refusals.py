@@ -16,7 +16,7 @@ GROWS = "run,batch_size,step,val/accuracy\na,8,10,0.1\na,8,20,0.9\n"
 
 # What the message must say -> (name of the file, its content, options).
 REFUSED = {
-    "there is no .*absent.csv; give a CSV": ("absent.csv", None, {}),
+    "there is no file or folder .*absent.csv; give a CSV": ("absent.csv", None, {}),
     "the format is not known": ("log.docx", "x", {}),
     "can run code, so they are not read": ("log.pkl", pickle.dumps([1]), {}),
     "line 1 is empty": ("log.csv", "\n1,2\n", {}),
