@@ -47,7 +47,7 @@ def text() -> str:
             *groups,
             "\nkeys that matter most:",
             *keys,
-            "\nall keys: docs/configuration.md; with --cfg this command prints the configuration and stops\n",
+            "\nall keys: docs/configuration.md; python -m study sweep --cfg prints the configuration and stops\n",
         ]
     )
 

@@ -1,10 +1,12 @@
 """Words of other programs are answered with the form that works here, in one line, before any work."""
 
+import re
+
 import pytest
 from helpers.fused import partly
 
 from study.__main__ import main
-from study.commands import EVERYDAY, STATUSES, VERBS
+from study.commands import EVERYDAY, FLAGS, STATUSES, VERBS, flags_of
 from study.config.choices import full_key
 
 SETTINGS = "settings are key=value: give {} in place of {}."
@@ -108,3 +110,13 @@ def test_the_help_of_a_sweep_shows_groups_and_keys(capsys):
 )
 def test_the_last_part_of_a_key_is_enough_to_find_it(word, key):
     assert full_key(word, ["batch_size", "budget.steps", "search.trials"]) == key
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_help_names_only_options_that_there_are(verb, capsys):
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    named = re.findall(r"(?:study (\w+) )?(--[a-z][\w-]*)", capsys.readouterr().out)
+    assert ("", "--help") in named
+    known = {name: [*flags_of(name), *FLAGS] for name in VERBS}
+    assert [option for other, option in named if option not in known[other or verb]] == []
