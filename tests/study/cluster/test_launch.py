@@ -327,7 +327,7 @@ def test_a_results_folder_that_was_moved_is_named(jobs, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("kind", "status"),
-    [("local", None), ("local", -9), ("slurm", 1), ("ray", 1)],
+    partly([("local", None), ("local", -9), ("slurm", 1), ("ray", 1)], 2),
     ids=["killed at once", "killed", "failed on SLURM", "failed on Ray"],
 )
 def test_a_study_is_on_file_before_its_job_begins(tmp_path, monkeypatch, kind, status):

@@ -58,7 +58,7 @@ def test_values_that_would_share_a_folder(argument, cure):
     assert len(parse_jobs(["batch_size=64", *kept, *shlex.split(cure)])) == (2 if kept else 1)
 
 
-@pytest.mark.parametrize(("arguments", "studies"), TOGETHER, ids=[" ".join(each) for each, _ in TOGETHER])
+@pytest.mark.parametrize(("arguments", "studies"), partly(TOGETHER, 3), ids=[" ".join(each) for each, _ in TOGETHER])
 def test_several_keys_that_would_share_a_folder_are_cured_together(arguments, studies):
     said = refused(*arguments)
     assert said.startswith(f"{listed(arguments)} ask for a study with each value, but these studies would share the")
@@ -74,7 +74,7 @@ def test_a_group_and_a_key_are_both_named():
     assert "give each value of seeds.trial its own folder" in said
 
 
-@pytest.mark.parametrize(("argument", "words"), ALONE.items(), ids=ALONE)
+@pytest.mark.parametrize(("argument", "words"), partly(ALONE.items(), 2), ids=ALONE)
 def test_values_that_one_command_cannot_sweep(argument, words):
     assert words in refused(argument)
 
