@@ -63,9 +63,7 @@ def advise_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--goal", metavar="GOAL", help="'val/classification_error < 0.1'; default: the study's own")
     verb.add_argument("--workload", metavar="NAME", help="only this one; default: each")
     verb.add_argument("--optimizer", metavar="NAME", help="only this one; default: each")
-    verb.add_argument(
-        "--device", default="auto", help="to --measure on: cpu, cuda, cuda:1; default: a GPU if there is one"
-    )
+    verb.add_argument("--device", help="to --measure on: cpu, cuda, cuda:1; default: a GPU if there is one")
     verb.add_argument("--config-dir", type=own_folder, help="folder of your own workload, as for its sweep")
     verb.add_argument("--json", action="store_true", help="every split in one object, see docs/reference/json.md")
 
@@ -180,11 +178,14 @@ class AdviceRequest:
             raise UsageError(f"--allreduce-ms must be at least 0 milliseconds, but got {options.allreduce_ms:g}.")
         from study.devices.placement import usable
 
+        if options.device and not options.measure:
+            raise UsageError("--device is the one to --measure on; give both.")
+
         goal = None if options.goal is None else settings.goal(options.goal)
         return cls(
             devices=device_counts(options.gpus),
             step_seconds=None if options.step_ms is None else entered_times(options.step_ms),
-            measure=usable(options.device, "--device") if options.measure else None,
+            measure=usable(options.device or "auto", "--device") if options.measure else None,
             memory=None if options.memory is None else GIB * options.memory,
             largest=options.max_per_device_batch,
             exchange=(options.allreduce_ms or 0.0) / 1000,

@@ -153,6 +153,8 @@ def _files(options: argparse.Namespace) -> Files | None:
         raise UsageError(f"--figures takes some of {','.join(FORMATS)}, but got {unknown[0]!r}.")
     if options.width is not None and not NARROWEST <= options.width < math.inf:
         raise UsageError(f"--width must be at least {NARROWEST:g} inches, such as 3.25, but got {options.width:g}.")
+    if options.width is not None and "pdf" not in formats:
+        raise UsageError("--width is of the pages of a PDF; leave it out, or add pdf to --figures.")
     if options.figures is None and options.width is None:
         return None
     return Files(formats, options.width or COLUMN)

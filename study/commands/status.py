@@ -29,8 +29,9 @@ PORT = 8000
 
 def status_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("results", type=path, help="a results folder, or a folder of results folders")
-    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
-    verb.add_argument("--watch", action="store_true", help="look again every few seconds, until all is done or Ctrl-C")
+    how = verb.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+    how.add_argument("--watch", action="store_true", help="look again every few seconds, until all is done or Ctrl-C")
 
 
 def watch_arguments(verb: argparse.ArgumentParser) -> None:
@@ -40,7 +41,7 @@ def watch_arguments(verb: argparse.ArgumentParser) -> None:
 
 def status(options: argparse.Namespace, console: Console) -> None:
     """`study status`: show the progress of a running or interrupted sweep, or of all sweeps below a folder."""
-    if not options.watch or options.json:
+    if not options.watch:
         with uncollected():
             table = progress(options.results)
         if options.json:

@@ -1,6 +1,7 @@
 """Words of other programs are answered with the form that works here, in one line, before any work."""
 
 import re
+import shutil
 
 import pytest
 from helpers.fused import partly
@@ -120,3 +121,18 @@ def test_a_help_names_only_options_that_there_are(verb, capsys):
     assert ("", "--help") in named
     known = {name: [*flags_of(name), *FLAGS] for name in VERBS}
     assert [option for other, option in named if option not in known[other or verb]] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("advise", "--device", "cpu"), "--device is the one to --measure on; give both."),
+        (("noise", "--step-batch-sizes", "8"), "--step-batch-sizes are those of --one-step; give both."),
+        (("report", "--figures", "svg", "--width", "5"), "--width is of the pages of a PDF; leave it out, or add pdf"),
+        (("status", "--json", "--watch"), "--watch"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_an_option_that_would_do_nothing_is_refused(tmp_path, says, words, said):
+    results = shutil.copytree("results/published/digits_beta2", tmp_path / "results")
+    assert said in says(*words, results, status=2)
