@@ -11,7 +11,7 @@ from functools import partial
 from unittest import mock
 
 from study.config import preflight
-from study.config.compose import CONF
+from study.config.composed.compose import CONF
 from study.config.jobs import parse_jobs
 from study.data.examples import splits_of
 from study.errors import Refused

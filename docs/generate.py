@@ -16,8 +16,8 @@ from typing import Any
 import yaml
 
 from study.commands import USAGE, parser
-from study.config import schema
-from study.config.choices import CONF, GROUPS, choices
+from study.config.composed import schema
+from study.config.composed.choices import CONF, GROUPS, choices
 
 DOCS = Path(__file__).parent
 MARK = "<!-- Written by docs/generate.py; do not edit. -->"

@@ -27,8 +27,9 @@ from omegaconf import open_dict
 from study import shadowing, store, whole_sweep
 from study.cluster import job_process, slurm
 from study.cluster.waves import Waves, curves, each_shard, log_of, logs_of, sharing
-from study.config import compose
-from study.config.compose import CONF
+from study.config.composed import compose
+from study.config.composed.compose import CONF
+from study.config.composed.overrides import quoted
 from study.config.jobs import Job
 from study.devices import placement
 from study.devices.cores import cores
@@ -319,7 +320,7 @@ def _hand_over(
     try:
         with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
             config = hydra.compose(
-                overrides=[f"hydra.sweep.dir={compose.quoted(str(folder))}", *quiet], return_hydra_config=True
+                overrides=[f"hydra.sweep.dir={quoted(str(folder))}", *quiet], return_hydra_config=True
             )
             with open_dict(config):
                 config.hydra.launcher = settings

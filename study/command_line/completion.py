@@ -6,8 +6,8 @@ sign, at which bash splits words.
 
 import argparse
 
-from study.config.choices import GROUPS, choices
-from study.config.schema import every_key
+from study.config.composed.choices import GROUPS, choices
+from study.config.composed.schema import every_key
 
 SHELLS = ("bash", "zsh")
 BASH = """

@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Mapping
 
 from analysis.counting import Goal
-from study.config.choices import GROUPS
-from study.config.paths import own_folder
-from study.config.schema import every_key
+from study.config.composed.choices import GROUPS
+from study.config.composed.paths import own_folder
+from study.config.composed.schema import every_key
 from study.errors import usage_errors
 
 MATTER = {

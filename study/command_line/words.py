@@ -4,8 +4,8 @@ import sys
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
-from study.config.choices import GROUPS, full_key, nearest_key
-from study.config.schema import every_key
+from study.config.composed.choices import GROUPS, full_key, nearest_key
+from study.config.composed.schema import every_key
 from study.errors import UsageError
 from workloads.suggest import suggest
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from analysis.counting import Goal
 from analysis.units import TOKENS, tokens_in
 from study.command_line import as_json, settings
-from study.config.paths import own_folder, path
+from study.config.composed.paths import own_folder, path
 from study.errors import UsageError
 
 if TYPE_CHECKING:

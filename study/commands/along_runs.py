@@ -16,7 +16,7 @@ from rich.console import Console
 
 from study.command_line import as_json, settings
 from study.commands import sweep
-from study.config.paths import own_folder, path
+from study.config.composed.paths import own_folder, path
 from study.errors import UsageError
 
 if TYPE_CHECKING:

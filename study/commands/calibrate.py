@@ -9,7 +9,7 @@ from rich.console import Console
 from study.command_line.settings import mix_argument
 from study.commands.report import write_report
 from study.commands.sweep import train
-from study.config.paths import path
+from study.config.composed.paths import path
 
 CALIBRATION = Path("results/calibration")
 

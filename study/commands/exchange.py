@@ -5,7 +5,7 @@ import shlex
 
 from rich.console import Console
 
-from study.config.paths import path
+from study.config.composed.paths import path
 
 FORMATS = ("batch_science", "csv", "parquet")
 """The formats of `analysis.export`; repeated here because importing it takes a while."""

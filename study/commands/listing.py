@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from study.command_line import as_json
-from study.config.choices import GROUPS, Choice, choices, plain
-from study.config.paths import own_folder
+from study.config.composed.choices import GROUPS, Choice, choices, plain
+from study.config.composed.paths import own_folder
 
 if TYPE_CHECKING:
     from workloads.data.datasets import Row

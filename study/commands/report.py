@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from study.command_line import as_json, settings
-from study.config.paths import path
+from study.config.composed.paths import path
 from study.devices.imports import uncollected
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import argparse
 from rich.console import Console
 
 from study.command_line.settings import mix_argument, plan_argument, training_arguments
-from study.config.paths import path
+from study.config.composed.paths import path
 
 
 def rules_arguments(verb: argparse.ArgumentParser) -> None:

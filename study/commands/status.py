@@ -16,7 +16,7 @@ from rich.text import Text
 from analysis.question.searches import matching
 from study.command_line import as_json
 from study.commands.report import STUDIES
-from study.config.paths import path
+from study.config.composed.paths import path
 from study.devices.imports import uncollected
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from rich.console import Console
 from study.command_line import as_json, observers, settings
 from study.commands import power, until
 from study.commands.report import STUDIES, write_report
-from study.config.paths import own_folder
+from study.config.composed.paths import own_folder
 from study.devices.imports import uncollected
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _overrides(verb: argparse.ArgumentParser) -> None:
 def sweep(options: argparse.Namespace, console: Console) -> None:
     """`study sweep`: train the missing trials of every study that the overrides ask for, then write the report."""
     if options.cfg:
-        from study.config import compose
+        from study.config.composed import compose
 
         console.print(compose.as_yaml(options.overrides, options.config_dir), markup=False)
         return

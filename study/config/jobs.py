@@ -16,8 +16,9 @@ from analysis.question.phases import LISTED
 from analysis.question.stages import REFINE, STAGE, ends
 from analysis.question.until import Until
 from study.config import tokens
-from study.config.compose import compositions, one_line_errors, swept
-from study.config.naming import shared_folder
+from study.config.composed.compose import compositions, one_line_errors
+from study.config.composed.naming import shared_folder
+from study.config.composed.overrides import swept
 from study.devices.placement import Placement
 from study.errors import UsageError, usage_errors
 from study.optimizers.foreign import class_path

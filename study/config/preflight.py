@@ -22,8 +22,8 @@ from study.checks.padding import check_padding
 from study.checks.parts import check_parts, small_parts
 from study.checks.state import State, stateful
 from study.checks.values import check_values
-from study.config.choices import OTHER_NAMES
 from study.config.code_fingerprint import code_of_command
+from study.config.composed.choices import OTHER_NAMES
 from study.config.fingerprint import fingerprint, of_optimizer
 from study.config.jobs import Job
 from study.data import streaming

@@ -147,7 +147,7 @@ def _asked(
             held.enter_context(uncompiled())
             start.ahead()  # while the rest is imported
             _import_quietly()
-            from study.config.compose import offered
+            from study.config.composed.compose import offered
             from study.library.overrides import overrides
 
             words = overrides(given, further)

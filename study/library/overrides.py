@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from study.config.choices import GROUPS
-from study.config.compose import quoted
-from study.config.kinds import BRANCHES
-from study.config.paths import expanded
-from study.config.schema import every_key
+from study.config.composed.choices import GROUPS
+from study.config.composed.kinds import BRANCHES
+from study.config.composed.overrides import quoted
+from study.config.composed.paths import expanded
+from study.config.composed.schema import every_key
 from study.errors import UsageError
 
 LISTS = {"track", *(name for name, _, kind in every_key() if "list" in str(kind))}

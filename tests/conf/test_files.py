@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from helpers.fused import each_once, partly, seldom
 
-from study.config.compose import CONF
+from study.config.composed.compose import CONF
 from study.config.jobs import build_study, compositions, parse_jobs
 from study.errors import UsageError
 from study.optimizers import OPTIMIZERS

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from helpers.fused import partly
 
-from study.config import schema
-from study.config.compose import CONF
+from study.config.composed import schema
+from study.config.composed.compose import CONF
 from study.config.jobs import parse_jobs
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler as lr
 
-from study.config.compose import CONF
+from study.config.composed.compose import CONF
 from study.config.jobs import parse_jobs
 from study.config.preflight import settle
 from study.errors import UsageError

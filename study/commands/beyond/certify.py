@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from study.command_line import as_json, settings
-from study.config.paths import path
+from study.config.composed.paths import path
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from study.command_line import as_json
 from study.command_line.settings import mix_argument, plan_or_json_arguments, training_arguments
-from study.config.paths import path
+from study.config.composed.paths import path
 
 if TYPE_CHECKING:
     import pandas as pd

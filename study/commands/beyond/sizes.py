@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from study.command_line import as_json
-from study.config.paths import path
+from study.config.composed.paths import path
 
 if TYPE_CHECKING:
     import pandas as pd

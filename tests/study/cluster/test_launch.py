@@ -21,8 +21,8 @@ from study.__main__ import main
 from study.cluster import job_process, launch, slurm
 from study.commands import sweep
 from study.commands.status import progress
-from study.config import compose
-from study.config.compose import CONF, EXTRAS
+from study.config.composed import compose
+from study.config.composed.compose import CONF, EXTRAS
 from study.config.jobs import parse_jobs
 from study.devices import placement
 from study.devices.cores import cores

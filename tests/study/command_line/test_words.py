@@ -8,7 +8,7 @@ from helpers.fused import partly
 
 from study.__main__ import main
 from study.commands import EVERYDAY, FLAGS, STATUSES, VERBS, flags_of
-from study.config.choices import full_key
+from study.config.composed.choices import full_key
 
 SETTINGS = "settings are key=value: give {} in place of {}."
 TYPED = [

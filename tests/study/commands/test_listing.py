@@ -9,7 +9,7 @@ from rich.console import Console
 from study.__main__ import main
 from study.commands import listing
 from study.commands.listing import EXAMPLES, KINDS
-from study.config.choices import CONF, GROUPS, Choice
+from study.config.composed.choices import CONF, GROUPS, Choice
 
 
 def test_every_group_is_listed():

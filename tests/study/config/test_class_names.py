@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from study.config.choices import choices
+from study.config.composed.choices import choices
 from study.config.jobs import parse_jobs
 from study.errors import UsageError
 

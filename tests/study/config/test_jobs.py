@@ -11,7 +11,7 @@ from helpers.fused import partly, seldom
 from analysis.counting import Goal
 from study import records
 from study.__main__ import main
-from study.config import compose, schema
+from study.config.composed import compose, schema
 from study.config.jobs import compositions, parse_jobs
 from study.devices import placement
 from study.errors import UsageError

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from helpers.fused import partly
 
-from study.config.compose import compositions
-from study.config.kinds import KEYS, told, told_of_launcher
+from study.config.composed.compose import compositions
+from study.config.composed.kinds import KEYS, told, told_of_launcher
 from study.errors import UsageError
 
 WHOLE, LIST = "must be a whole number, but got", "must be a list of whole numbers, but got"

@@ -10,7 +10,7 @@ from helpers.fused import partly
 from helpers.made_workload import own_folder
 
 from study import whole_sweep
-from study.config.choices import CONF
+from study.config.composed.choices import CONF
 from study.config.jobs import parse_jobs
 from study.config.preflight import check_names
 from study.errors import UsageError

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from study.__main__ import main
-from study.config.compose import compositions
+from study.config.composed.compose import compositions
+from study.config.composed.paths import path
 from study.config.jobs import parse_jobs
-from study.config.paths import path
 from study.errors import UsageError
 
 NAMES = [

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers.fused import partly
 
-from study.config.compose import compositions
+from study.config.composed.compose import compositions
 from study.errors import UsageError
 from study.library.overrides import overrides
 

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from study.config.compose import compositions, offered
+from study.config.composed.compose import compositions, offered
 from study.errors import UsageError
 from study.library.own_workload import MEMBERS, REQUIRED, OwnWorkload
 from workloads.base import Workload

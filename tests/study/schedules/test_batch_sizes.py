@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from analysis.question import batch_schedules
 from analysis.question.batch_schedules import COUPLINGS, PARAMETERS, BatchSchedule, Phases
 from analysis.question.phases import KINDS
-from study.config.compose import CONF
+from study.config.composed.compose import CONF
 from study.config.jobs import parse_jobs
 from study.data.order import Batches
 from study.errors import UsageError

@@ -16,7 +16,7 @@ from analysis.labels import rough
 from analysis.load import load
 from analysis.tables import steps_to_result
 from study import warn
-from study.config.compose import CONF
+from study.config.composed.compose import CONF
 from study.config.jobs import Job
 from study.devices.placement import Placement
 from study.engine.cost import Cost, Work

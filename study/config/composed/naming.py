@@ -7,8 +7,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.labels import listed
-from study.config.choices import GROUPS
-from study.config.paths import literal
+from study.config.composed.choices import GROUPS
+from study.config.composed.paths import literal
 
 IN_FOLDER = re.compile(r"(workload|optimizer|batch_schedule|batch_sizes?|results)\b")
 """Keys that already name the folder of a study."""

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 
 from yaml import MarkedYAMLError, YAMLError
 
-from study.config.schema import MISSING, every_key
+from study.config.composed.schema import MISSING, every_key
 from study.errors import UsageError
 
 KEYS = {name: (field, kind) for name, field, kind in every_key()}

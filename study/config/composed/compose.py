@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
+from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException, ValidationError
@@ -22,19 +22,25 @@ from yaml import YAMLError
 from analysis.labels import listed
 from analysis.question.stages import REFINE
 from analysis.units import stem
-from study.config.choices import CONF, hidden, nearest_key, workloads_with
-from study.config.kinds import UNKNOWN, as_typed, check_lists, check_ranges, told, told_of_file, told_of_launcher
-from study.config.naming import named, to_tell_apart
-from study.config.paths import check_folder, expanded, literal, one_path, text_of
-from study.config.schema import SweepConfig
+from study.config.composed.choices import CONF, hidden, nearest_key, workloads_with
+from study.config.composed.kinds import (
+    UNKNOWN,
+    as_typed,
+    check_lists,
+    check_ranges,
+    told,
+    told_of_file,
+    told_of_launcher,
+)
+from study.config.composed.naming import named, to_tell_apart
+from study.config.composed.overrides import parsed, quoted
+from study.config.composed.paths import check_folder, literal, text_of
+from study.config.composed.schema import SweepConfig
 from study.errors import UsageError
 from study.optimizers.foreign import class_path
-from study.optimizers.per_parameter import FEW_DIMENSIONS
 from study.schedules import OWN, SCHEDULE, TUNED, Schedule
 from workloads.suggest import nearest, suggest
 
-UNQUOTED = re.compile(r"(?<![^\[, ])ndim *< *2(?![^\], ])")
-"""The pattern FEW_DIMENSIONS in a list, without quotes around it."""
 EXTRAS = {"submitit_slurm": "slurm", "ray": "ray"}
 """Launcher of Hydra -> the extra of this package that installs it."""
 COUNTED = frozenset({"search.trials", "search.max_launches", "search.reruns"})
@@ -146,7 +152,7 @@ def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[D
     if config_dir is not None:
         _check_config_dir(config_dir)
     with initialize_config_dir(str(CONF), version_base="1.3"), one_line_errors(config_dir):
-        overrides = [_parsed(text) for text in arguments]
+        overrides = [parsed(text) for text in arguments]
         for override in overrides:
             value, typed = override.value(), str(override.input_line).partition("=")[2]
             values = value.list if isinstance(value, ChoiceSweep) else [value]
@@ -156,11 +162,6 @@ def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[D
                 raise UsageError(f"{override.input_line} cannot be swept: all jobs of a sweep share it; {cure}.")
         for config in _points(overrides, config_dir):
             yield named(config, to_tell_apart(overrides))
-
-
-def swept(arguments: Sequence[str]) -> list[str]:
-    """The arguments that give a key several values with commas: a study with each of them."""
-    return [each for each in arguments if _parsed(each).is_sweep_override()]
 
 
 def _points(overrides: Sequence[Override], config_dir: Path | None) -> Iterator[DictConfig]:
@@ -196,94 +197,72 @@ def _check_config_dir(folder: Path) -> None:
                     raise UsageError(f"{path} is not read: its {groups[0]} is a folder now; move it to {moved}.")
 
 
-def _readable(override: str) -> str:
-    """Add what Hydra's grammar requires and people omit: quotes around goals, paths and patterns, `choices:` before a
-    list."""
-    key, _, value = override.partition("=")
-    if key == "batch_schedule.from":  # a keyword of Python, which no schema can name
-        key = "batch_schedule.source"
-        override = f"{key}={value}"
-    name = key.lstrip("+")
-    if value[:1] in ("'", '"') and value[-1:] == value[0] and len(value) > 1:
-        return override
-    if re.fullmatch(r"search\.space\.\w+", name) and value.startswith("["):
-        return f"{key}={{choices: {value}}}"
-    if re.fullmatch(r"search\.space\.\w+", name) and value.startswith("{") and "choices" not in value:
-        return f"{key}={{choices: null, {value[1:]}"  # Hydra merges a range with choices in a file
-    if name == "optimizer.no_decay":
-        return f"{key}={UNQUOTED.sub(repr(FEW_DIMENSIONS), value)}"
-    paths = name in ("goal", "results", "batch_schedule.source")
-    if paths or "://" in value or (text := expanded(value)) != value or one_path(text):
-        return f"{key}={quoted(expanded(value))}"
-    return override
-
-
-def quoted(text: str) -> str:
-    """A text as one value of Hydra's grammar, whatever characters it has."""
-    return QuotedString(literal(text), Quote.single).with_quotes()
-
-
-def _parsed(argument: str) -> Override:
-    """An override. Text that Hydra's grammar cannot read, such as `workload.folder=/data/a=b (1)`, is one value."""
-    parser, text = OverridesParser.create(), _readable(argument)
-    key, sign, value = text.partition("=")
-    if not re.fullmatch(r"[+~]*[\w@./-]+" if sign else r"~[\w@./-]+", key):
-        raise UsageError(f"{argument!r} must read key=value, such as batch_size=64.")
-    try:
-        return parser.parse_overrides([text])[0]
-    except HydraException as error:
-        if value[:1] in ("[", "{"):
-            raise UsageError(
-                f"{argument} cannot be read: a list is [1,2], a range is {{low: 1e-3, high: 1, scale: log}}; close "
-                "each bracket, and quote a text with other characters."
-            ) from error
-        return parser.parse_overrides([f"{key}={quoted(value)}"])[0]
-
-
 def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConfig:
     own = [] if config_dir is None else [config_dir.resolve()]
-    roots, extra = [CONF, *own], [f"hydra.searchpath=[{quoted(f'file://{folder}')}]" for folder in own]
-    choices: list[str] = []
-    values: list[Override] = []
+    roots = [CONF, *own]
+    chosen, values = _choices_and_values(overrides, roots, config_dir)
+    search_path = [f"hydra.searchpath=[{quoted(f'file://{folder}')}]" for folder in own]
+    config = _with_values(values, [*search_path, *chosen], roots)
+    given = {override.key_or_group for override in overrides}
+    if config.search.sampler == REFINE and COUNTED & given and "search" not in given:
+        return _compose(config_dir, [*overrides, parsed("search=sobol")])
+    if "cluster" not in given and config.hydra.launcher._target_ != BASIC:
+        raise UsageError("choose a cluster on the command line, cluster=NAME; a configuration file cannot choose one.")
+    _offer_schedules(config, given, roots)
+    _drop_replaced_betas(config, given)
+    return config
+
+
+def _choices_and_values(
+    overrides: Iterable[Override], roots: Sequence[Path], config_dir: Path | None
+) -> tuple[list[str], dict[str, Override]]:
+    """Overrides that choose a file of a group, as Hydra reads them; and the others by key.
+
+    Raises:
+        UsageError: an override removes a key, or chooses a file that is not there.
+    """
+    chosen: list[str] = []
+    values: dict[str, Override] = {}
     for override in overrides:
         name = override.key_or_group
         options = _options(roots, name)
         if override.is_delete():
             raise UsageError(f"{name} cannot be removed; give it another value.")
         if not options and "/" not in name:
-            values.append(override)
+            values[name] = override
             continue
         if "/" in name or override.package is not None:
             raise UsageError(f"{override.input_line} cannot be chosen here; the groups are the folders of conf/.")
-        choices.append(_choice(override, options, config_dir))
-    names = [override.key_or_group for override in values]
-    if any(map(FOREIGN.match, names)):
-        _refuse_unknown(names, [*extra, *choices], roots)
+        chosen.append(_choice(override, options, config_dir))
+    return chosen, values
+
+
+def _with_values(values: Mapping[str, Override], chosen: Sequence[str], roots: Sequence[Path]) -> DictConfig:
+    """The configuration of the chosen files with these values of keys. Raises UsageError for an unknown key."""
+    if any(map(FOREIGN.match, values)):
+        _refuse_unknown(values, chosen, roots)
     # Set such keys after composing: Hydra takes a key named like a folder in --config-dir for a choice in that folder.
-    alike = {name for name in names if any((folder / name).is_dir() for folder in own)}
-    aside = {name: each.value() for name, each in zip(names, values, strict=True) if name in alike}
+    aside = {name: each.value() for name, each in values.items() if any((own / name).is_dir() for own in roots[1:])}
     # `+key=value` of a declared key means the same as `key=value`; Hydra refuses keys that nothing declares.
-    texts = {name: str(override.input_line).lstrip("+") for name, override in zip(names, values, strict=True)}
-    final = [f"++{text}" if OPEN.fullmatch(name) else text for name, text in texts.items() if name not in aside]
+    texts = {name: str(each.input_line).lstrip("+") for name, each in values.items() if name not in aside}
+    final = [f"++{text}" if OPEN.fullmatch(name) else text for name, text in texts.items()]
     try:
-        config = compose("sweep", overrides=[*extra, *choices, *final], return_hydra_config=True)
+        config = compose("sweep", overrides=[*chosen, *final], return_hydra_config=True)
         for name, value in aside.items():
             OmegaConf.update(config, name, value)
     except (HydraException, OmegaConfBaseException):
-        _refuse_unknown(names, [*extra, *choices], roots)
+        _refuse_unknown(values, chosen, roots)
         raise
-    given = {override.key_or_group for override in overrides}
-    if config.search.sampler == REFINE and COUNTED & given and "search" not in given:
-        return _compose(config_dir, [*overrides, _parsed("search=sobol")])
-    if "cluster" not in given and config.hydra.launcher._target_ != BASIC:
-        raise UsageError("choose a cluster on the command line, cluster=NAME; a configuration file cannot choose one.")
-    _offer_schedules(config, given, roots)
+    return config
+
+
+def _drop_replaced_betas(config: DictConfig, given: Collection[str]) -> None:
+    """Leave out each beta of a file whose half-life is searched in its place."""
     for name in list(config.search.space):
-        beta = stem(name)  # a half-life replaces the beta that a file sets
+        beta = stem(name)
         if beta != name and f"search.space.{beta}" not in given:
             with open_dict(config):
                 config.search.space.pop(beta, None)
-    return config
 
 
 def _choice(override: Override, options: Sequence[str], config_dir: Path | None) -> str:
@@ -348,7 +327,7 @@ def _searched(schedule: str, roots: Iterable[Path]) -> dict[str, Any]:
     return dict(content.get("search", {}).get("space", {}))
 
 
-def _refuse_unknown(names: Sequence[str], choices: Sequence[str], roots: Iterable[Path]) -> None:
+def _refuse_unknown(names: Iterable[str], choices: Sequence[str], roots: Iterable[Path]) -> None:
     """Refuse a key that neither the schema nor a chosen file declares, and suggest the nearest one."""
     composed = compose("sweep", overrides=[*choices], return_hydra_config=True)
     keys = [key for key in _keys(OmegaConf.to_container(composed)) if not FOREIGN.match(key)]

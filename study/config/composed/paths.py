@@ -5,7 +5,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from study.config.schema import SweepConfig
+from study.config.composed.schema import SweepConfig
 from study.errors import UsageError
 
 REFERENCE = re.compile(rf"\$\{{({'|'.join(each.name for each in fields(SweepConfig))})(\.\w+)*\}}")

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from study.config.paths import text_of
+from study.config.composed.paths import text_of
 
-CONF = Path(__file__).parents[1] / "conf"
+CONF = Path(__file__).parents[2] / "conf"
 """The configuration files. In a checkout this is a link to `conf/` at the top of the repository."""
 GROUPS = {
     "workload": "The model and its data.",
