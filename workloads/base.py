@@ -6,6 +6,7 @@ Shapes: B examples in a batch, N examples in a split, T tokens of an example, C 
 import importlib
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Collection, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -227,7 +228,16 @@ def imported(path: str, rule: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:  # a user's module may raise anything
-        raise ValueError(f"{rule}, but got {path!r}: {error}. {_import_cure(module)}") from error
+        raise ValueError(f"{rule}, but got {path!r}: {_said(error)}. {_import_cure(module)}") from error
+
+
+def _said(error: Exception) -> str:
+    """The error; if a line of the user's module led to it, with its kind and that line."""
+    others = "<", __file__, str(Path(traceback.__file__).parent), str(Path(torch.__file__).parents[1])
+    theirs = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(others)]
+    if not theirs or isinstance(error, SyntaxError):
+        return str(error)
+    return f"{type(error).__name__}: {error} ({theirs[-1].filename}, line {theirs[-1].lineno}: {theirs[-1].line})"
 
 
 def _import_cure(module: str) -> str:
@@ -259,13 +269,17 @@ def build(config: Mapping[str, Any]) -> Workload:
         key: tuple(value) if isinstance(value, list) else value for key, value in config.items()
     }
     path = str(arguments.pop("_target_", None))
-    constructor = imported(path, "workload._target_ must be an importable class")
-    known = inspect.signature(constructor).parameters
+    rule = "workload._target_ must be an importable class"
+    constructor = imported(path, rule)
+    try:
+        known = inspect.signature(constructor).parameters
+    except (TypeError, ValueError) as error:  # not callable, or of compiled code
+        raise ValueError(f"{rule}, but {path} is {constructor!r:.80}.") from error
     for key in arguments:
         if key not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
             there = suggest(key, known) if known else ", and no other; is it a class without @dataclass or __init__?"
             raise ValueError(f"{path} takes no argument {key!r}{there}")
     try:
         return constructor(**arguments)
-    except TypeError as error:
-        raise ValueError(f"{path} refused its arguments: {error}") from error
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"{path} refused its arguments: {_said(error)}") from error

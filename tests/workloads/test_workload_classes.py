@@ -1,5 +1,8 @@
 """Models have the published shapes, the loss smooths as said, and bad workloads are refused."""
 
+import re
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -223,3 +226,33 @@ def test_a_class_without_a_constructor_is_told_of_dataclass():
     config = {"_target_": f"{__name__}.Undecorated", "name": "mine", "train_examples": 8}
     with pytest.raises(ValueError, match="takes no argument 'name', and no other; is it a class without @dataclass or"):
         build(config)
+
+
+UNUSABLE = {
+    "an import": ("import nowhere_else", "No module named 'nowhere_else' ({file}, line 1: import nowhere_else)"),
+    "at import": ("1 / 0", "ZeroDivisionError: division by zero ({file}, line 1: 1 / 0)"),
+    "in a library": ("import json\njson.loads('')", "line 2: json.loads(''))"),
+    "a number": ("Made = 3", "must be an importable class, but made_unusable.Made is 3."),
+    "a module": ("import json as Made", "must be an importable class, but made_unusable.Made is <module 'json'"),
+    "compiled": ("Made = dict", "must be an importable class, but made_unusable.Made is <class 'dict'>."),
+    "missing": ("", "module 'made_unusable' has no attribute 'Made'. The module"),
+    "in __init__": (
+        "class Made:\n    def __init__(self, name):\n        self.width.size",
+        "'Made' object has no attribute 'width' ({file}, line 3: self.width.size)",
+    ),
+    "a property": (
+        "from dataclasses import dataclass as d\n@d\nclass Made:\n    name: str\n    @property\n    def name(self): 0",
+        "made_unusable.Made refused its arguments: property 'name' of 'Made' object has no setter",
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "said"), UNUSABLE.values(), ids=UNUSABLE)
+def test_a_class_that_cannot_be_used_is_told_with_the_users_line(tmp_path, monkeypatch, source, said):
+    file = tmp_path / "made_unusable.py"
+    file.write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "made_unusable", raising=False)
+    with pytest.raises(ValueError, match=re.escape(said.format(file=file))):
+        build({"_target_": "made_unusable.Made", "name": "mine"})
+    sys.modules.pop("made_unusable", None)
