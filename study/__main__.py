@@ -113,7 +113,7 @@ def _command(argv: Sequence[str]) -> int:
             if options.verb in TAKE_OVERRIDES and not vars(options).get("cfg"):
                 start.ahead()
             status = VERBS[options.verb].body(options, Console(highlight=False)) or 0
-        sys.stdout.flush()
+        print(end="", flush=True)  # a user's code may have set sys.stdout to None
         return status
     except (Refused, Failed) as error:
         if faults.debugging() and error.__cause__ is not None:

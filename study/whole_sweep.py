@@ -1,8 +1,9 @@
 """A whole sweep: finds the missing studies, measures their cost, and trains them."""
 
 import importlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import chdir, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -52,13 +53,16 @@ def jobs_here(overrides: Sequence[str], config_dir: Path | None, mix: bool = Fal
         Refused: the configuration is invalid, data are missing, or a results folder holds another question or trials of
             other code or data, or cannot be written.
     """
-    jobs = settled(_parsed(overrides, config_dir, mix))
+    with chdir(os.curdir):  # a user's code may change the current folder, from which the paths of results go out
+        jobs = preflight.settle(_parsed(overrides, config_dir, mix))
+    check_results(jobs)
     return jobs, missing(jobs)
 
 
 def jobs_elsewhere(overrides: Sequence[str], config_dir: Path | None, mix: bool = False) -> tuple[list[Job], list[Job]]:
     """`jobs_here` for other machines: settings that depend on the machine stay as configured."""
-    jobs = preflight.judge(_parsed(overrides, config_dir, mix))
+    with chdir(os.curdir):
+        jobs = preflight.judge(_parsed(overrides, config_dir, mix))
     check_results(jobs)
     return jobs, missing(jobs)
 
@@ -69,7 +73,8 @@ def _parsed(overrides: Sequence[str], config_dir: Path | None, mix: bool) -> lis
 
 def settled(jobs: Sequence[Job]) -> list[Job]:
     """The jobs with all settings that depend on this machine filled in. Raises Refused as `jobs_here` does."""
-    jobs = preflight.settle(jobs)
+    with chdir(os.curdir):
+        jobs = preflight.settle(jobs)
     check_results(jobs)
     return jobs
 

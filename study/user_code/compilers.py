@@ -25,6 +25,6 @@ def uncompiled() -> Iterator[None]:
             yield
     finally:
         if before is None:
-            del os.environ[DISABLE]
+            os.environ.pop(DISABLE, None)  # a user's code may have cleared all variables
         else:
             os.environ[DISABLE] = before

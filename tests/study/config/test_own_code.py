@@ -2,6 +2,8 @@
 
 import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -54,6 +56,24 @@ def test_a_wrong_key_of_a_workload_is_told_before_data_are_read(tmp_path, keys, 
     (tmp_path / "workload/mine.yaml").write_text(f"{head}workload: {json.dumps(DIGITS | keys)}\n")
     with pytest.raises(UsageError, match=said):
         parse_jobs(["workload=mlp_digits,mine", "batch_size=8"], tmp_path)
+
+
+MOVES = {
+    "at import": "import os\nfrom made_images import *\nos.chdir('/')\nclass Moving(Images): 0",
+    "in splits": "import os\nfrom made_images import *\nclass Moving(Images):\n"
+    "    def splits(self, device):\n        os.chdir('/')\n        return super().splits(device)",
+}
+
+
+@pytest.mark.parametrize("jobs", [whole_sweep.jobs_here, whole_sweep.jobs_elsewhere])
+@pytest.mark.parametrize("source", MOVES.values(), ids=MOVES)
+def test_a_users_code_that_changes_the_folder_does_not_move_the_results(tmp_path, monkeypatch, source, jobs):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "made_moving", raising=False)
+    folder = own_folder(tmp_path / "mine", "moving", source, "made_moving.Moving")
+    jobs(["workload=moving", "batch_size=4"], folder)
+    assert Path.cwd() == tmp_path
+    sys.modules.pop("made_moving", None)
 
 
 FILES = {
