@@ -143,3 +143,14 @@ def test_what_a_users_code_prints_does_not_garble_json(tmp_path, words):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["verb"] == "plan"
     assert "printed" in done.stderr
+
+
+TAKEN = ["os.environ.clear()", "sys.stdout = None"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", TAKEN)
+def test_what_a_users_code_takes_away_ends_no_plan(tmp_path, words):
+    own_folder(tmp_path / "mine", "failing", f"import os\n{START}    {words}\n", "failing.Failing")
+    done = sweep(tmp_path, "batch_size=4", verb="plan")
+    assert (done.returncode, done.stderr) == (0, "")
