@@ -28,6 +28,7 @@ for each in ENDS if __name__ == "__main__" else ():
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # workers take all cores: more threads would wait for each other
 
 import argparse
+import faulthandler
 import gc
 import io
 import logging
@@ -56,6 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if signal.getsignal(each) in (signal.SIG_DFL, _end):
             signal.signal(each, signals.interrupt)
     _open_closed_files()
+    if argv is None:
+        faulthandler.enable()  # a crash in compiled code of a user's shows the line that called it
     argv = sys.argv[1:] if argv is None else list(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a terminal that lacks "µ" shows \xb5

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,6 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from study import shadowing
 from study.engine.cost import Cost
 from study.errors import Failed
 from study.records import Curve, Study
@@ -47,6 +45,10 @@ class WorkerDied(WorkerError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"{reason}. Finished trials are kept, and the same command continues.")
         self.reason = reason
+
+    def of(self, study: Study) -> WorkerDied:
+        """The same, with the study that the worker trained or measured."""
+        return WorkerDied(f"{study.name} with {study.optimizer} at batch size {study.batch_size:,}: {self.reason}")
 
 
 class TrialTooLarge(Failed):
@@ -109,7 +111,7 @@ class Workers:
         try:
             process, pipe = start.worker()
         except (EOFError, ConnectionError) as error:
-            raise WorkerError(f"{death(start.SERVER_DIED)}. The same command continues.") from error
+            raise WorkerError(f"{start.death(start.SERVER_DIED)}. The same command continues.") from error
         self._processes[pipe] = process
         setting = Setting(self.placement, self._import_path, number, self._data, dict(os.environ))
         self._send(pipe, (setting, rank))
@@ -143,17 +145,18 @@ class Workers:
         tried.add(number)
         return self._replaced(pipe)
 
-    def _replaced_dead(self, pipe: Connection, death: WorkerDied) -> Connection:
-        """Replace a worker that died while it trained. Returns the parent's end of the pipe to the other process.
+    def _replaced_dead(self, pipe: Connection, study: Study, death: WorkerDied) -> Connection:
+        """Replace a worker that died while it trained a study. Returns the parent's end of the pipe to the other
+        process.
 
         Raises:
             WorkerDied: too many have died, or it is one process of a team.
         """
         if self._deaths == REPLACED or self.placement.devices not in (None, 1):
-            raise death
+            raise death.of(study)
         self._deaths += 1
         self.notes.append(
-            f"{death.reason[0].upper()}{death.reason[1:]}. Another process takes its place and continues its trials. A "
+            f"{death.of(study).reason}. Another process takes its place and continues its trials. A "
             f"sweep replaces {REPLACED} dead workers; this was number {self._deaths}."
         )
         return self._replaced(pipe)
@@ -250,7 +253,7 @@ class Workers:
         elif isinstance(message, messages.NotRecorded):
             dispatch.replaced(pipe, self._not_recording(pipe, queue.study, message.reason))
         elif isinstance(message, WorkerDied):
-            dispatch.replaced(pipe, self._replaced_dead(pipe, message))
+            dispatch.replaced(pipe, self._replaced_dead(pipe, queue.study, message))
         elif isinstance(message, messages.Checkpoint):
             queue.checkpoints[message.index] = message.content
         elif isinstance(message, messages.Reached):
@@ -299,8 +302,12 @@ class Workers:
                     busy[worker] = mine
                     self._send(pipe, self._measurement(studies[mine[0]]))
             for pipe in self._ready([self._pipes[worker] for worker in busy]):
-                message, worker = self._receive(pipe), self._pipes.index(pipe)
+                worker = self._pipes.index(pipe)
                 number, able = busy.pop(worker)
+                try:
+                    message = self._receive(pipe)
+                except WorkerDied as death:
+                    raise death.of(studies[number]) from death
                 study, others = studies[number], [other for other in able if other != worker]
                 if isinstance(message, messages.Measured):
                     self._costs[_key(study)] = found[number] = message.cost
@@ -367,21 +374,7 @@ class Workers:
     def _died(self, pipe: Connection) -> WorkerDied:
         process = self._processes[pipe]
         process.join(timeout=5)
-        return WorkerDied(death(process.exitcode))
-
-
-def death(code: int | None) -> str:
-    """What the exit code of a worker that sent no error says about its end, with the cure where there is one."""
-    if code == -signal.SIGKILL:
-        return f"a worker process died (exit code {code}), most likely because memory ran out; try engine.workers=1"
-    if code == start.SERVER_DIED:
-        return "the process that starts workers died, most likely because memory ran out; try engine.workers=1"
-    if code is None or code <= 0:
-        name = f" by {signal.Signals(-code).name}" if code else ""
-        return f"a worker process died (exit code {code}){name}, in compiled code; its last output is above"
-    hidden = shadowing.hidden_modules()
-    cure = f"; {hidden[0]} has the name of a module of Python: rename it" if hidden else ""
-    return f"a worker process ended (exit code {code}) before it could start or say why; its last output is above{cure}"
+        return WorkerDied(start.death(process.exitcode))
 
 
 def _key(study: Study) -> tuple[str, int, int | None]:

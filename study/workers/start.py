@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ _ENVIRONMENT = {
     # Large tensors come from the heap and stay there: page faults on fresh mappings cost up to half the time.
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
+    "PYTHONFAULTHANDLER": "1",  # a crash in compiled code shows the line that called it
 }
 _HUGE_PAGES = "glibc.malloc.hugetlb=1"
 """Requests huge pages, where the system offers them: a ResNet-8 step takes 5 to 30 % less time (docs/speed.md)."""
@@ -102,3 +104,20 @@ def environment(ours: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def death(code: int | None) -> str:
+    """What the exit code of a worker that sent no error says about its end, with the cure where there is one."""
+    if code == -signal.SIGKILL:
+        return f"a worker process died (exit code {code}), most likely because memory ran out; try engine.workers=1"
+    if code == SERVER_DIED:
+        return "the process that starts workers died, most likely because memory ran out; try engine.workers=1"
+    if code is None or code < 0:
+        name = f" by {signal.Signals(-code).name}" if code else ""
+        return f"a worker process died (exit code {code}){name}, in compiled code; its last output is above"
+    hidden = shadowing.hidden_modules()
+    cure = f"; {hidden[0]} has the name of a module of Python: rename it" if hidden else ""
+    return (
+        f"a worker process ended (exit code {code}) without saying why: it could not start, or its code called "
+        f"os._exit(); its last output is above{cure}"
+    )

@@ -145,6 +145,17 @@ def test_what_a_users_code_prints_does_not_garble_json(tmp_path, words):
     assert "printed" in done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["WORKER", "not WORKER"])
+def test_a_crash_in_compiled_code_shows_the_users_line(tmp_path, where):
+    model = f"    def model(self):\n        {where} and ctypes.string_at(0)\n        return super().model()\n"
+    own_folder(tmp_path / "mine", "failing", f"import ctypes\n{START}{model}", "failing.Failing")
+    done = sweep(tmp_path, "engine.workers=1", "batch_size=4")
+    number = 1 + (tmp_path / "mine/failing.py").read_text().splitlines().index(model.splitlines()[1])
+    assert f'failing.py", line {number} in model' in done.stderr
+    assert ("study: failing with momentum at batch size 4: a worker" in done.stderr) == (where == "WORKER")
+
+
 TAKEN = ["os.environ.clear()", "sys.stdout = None"]
 
 

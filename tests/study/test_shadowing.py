@@ -12,7 +12,7 @@ from helpers.made_workload import own_folder
 
 from study.__main__ import main
 from study.shadowing import import_ours
-from study.workers.pool import death
+from study.workers.start import death
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = "import sys\nfrom study.__main__ import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
@@ -117,7 +117,8 @@ def test_a_module_that_is_imported_before_ours_is_told(tmp_path, monkeypatch):
     [
         (-9, "most likely because memory ran out; try engine.workers=1"),
         (-11, "by SIGSEGV, in compiled code"),
-        (1, "before it could start or say why; its last output is above; {}/pickle.py has the name of a module"),
+        (0, "ended (exit code 0) without saying why: it could not start, or its code called os._exit()"),
+        (1, "its code called os._exit(); its last output is above; {}/pickle.py has the name of a module"),
     ],
 )
 def test_a_workers_death_is_told_by_its_exit_code(tmp_path, monkeypatch, code, told):

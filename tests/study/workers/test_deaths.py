@@ -1,6 +1,7 @@
 """A worker that dies while it trains is replaced, a few times in a sweep; no trial is lost or trained twice."""
 
 import os
+import re
 import signal
 import struct
 from multiprocessing import Pipe
@@ -94,12 +95,17 @@ def test_no_trial_is_lost_or_trained_twice(make_study, make_curve, death, deaths
     assert found == list(range(11))
     assert len(continued) >= (0 if death == EARLY else deaths > 0)
     assert len(notes) == deaths
-    assert all(note.startswith("A worker process died (exit code -9)") for note in notes)
+    assert all(
+        re.match(r"\w+ with \w+ at batch size \d+: a worker process died \(exit code -9\)", note) for note in notes
+    )
 
 
 @pytest.mark.parametrize("death", [EARLY, BETWEEN, WITHIN])
 def test_too_many_deaths_end_the_sweep(make_study, make_curve, death):
-    with pytest.raises(pool.WorkerDied, match=r"died \(exit code -9\).*Finished trials are kept, and the same command"):
+    with pytest.raises(
+        pool.WorkerDied,
+        match=r"with \w+ at batch size \d+: a.*died \(exit code -9\).*Finished trials are kept, and the same command",
+    ):
         trained(make_study(arithmetic="vmap"), make_curve, 1, death, pool.REPLACED + 1)
 
 
