@@ -171,7 +171,6 @@ def settle_arithmetic() -> None:
 
     On GPUs, cuDNN tries its kernels at the first call with new shapes, which are the same in all steps of a study.
     """
-    torch.set_num_threads(1)
     precision.settle("fp32")
     torch.backends.cudnn.benchmark = True
     torch.set_flush_denormal(True)  # dead units' velocities decay into denormals, which are very slow

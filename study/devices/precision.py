@@ -21,10 +21,11 @@ _settled: str | None = None
 
 
 def settle(precision: str) -> None:
-    """Let this process compute products and convolutions of fp32 tensors in this precision from now on, whatever the
-    user's code has asked of torch."""
+    """Let this process compute products and convolutions of fp32 tensors in this precision, and with one thread, from
+    now on, whatever the user's code has asked of torch."""
     global _settled
     _settled = precision
+    torch.set_num_threads(1)  # several would compute other bits, and take the cores of the other workers
     own: Any = torch.backends
     for each in (own, own.cudnn, own.mkldnn, own.mkldnn.matmul, own.mkldnn.conv, own.mkldnn.rnn):
         each.fp32_precision = "none"  # as torch begins; the two flags below leave these alone, and may defer to them
@@ -32,7 +33,7 @@ def settle(precision: str) -> None:
 
 
 def settle_again() -> None:
-    """Restore the precision that this process has settled, if any, after the user's code may have changed it."""
+    """Settle again what this process has settled, if anything, after the user's code may have changed it."""
     if _settled is not None:
         settle(_settled)
 

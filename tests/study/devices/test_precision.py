@@ -111,6 +111,7 @@ ASKED = {
     "LSTMs": lambda: setattr(torch.backends.cudnn.rnn, "fp32_precision", "tf32"),
     "products of matrices": lambda: torch.set_float32_matmul_precision("medium"),
     "a CPU": lambda: setattr(torch.backends.mkldnn, "fp32_precision", "bf16"),
+    "threads": lambda: torch.set_num_threads(3),
     "convolutions of a CPU": lambda: setattr(torch.backends.mkldnn.conv, "fp32_precision", "bf16"),
 }
 """What the user's code may set in a process, before a study is trained or while its models are built."""
@@ -136,6 +137,7 @@ def test_a_study_has_its_precision_whatever_model_asks_of_torch(question, how, b
 
 
 def assert_settled(asked: str) -> None:
+    assert torch.get_num_threads() == 1
     cuda, cudnn, mkldnn = torch.backends.cuda, torch.backends.cudnn, torch.backends.mkldnn
     assert (cuda.matmul.allow_tf32, cudnn.allow_tf32) == (asked == "tf32",) * 2
     gpu = {each.fp32_precision for each in (cuda.matmul, cudnn.conv, cudnn.rnn)}
