@@ -13,6 +13,8 @@ from study.user_code.ownership import is_users
 OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM)
 """Errors that say nothing of the program: a disk is full, over its quota, read-only or broken, or a file too large or
 forbidden."""
+OF_NAMES = {errno.ENAMETOOLONG: "Choose a shorter name.", errno.ELOOP: "Its links lead in a circle: remove one."}
+"""Errors of a path, such as that of results=DIR, with the cure."""
 IN_A_LOADER = "Original Traceback (most recent call last):"
 """In the text of an error that torch passes on from a process that reads data."""
 
@@ -63,6 +65,8 @@ def told(error: BaseException) -> str:
             f"cannot read or write{of}: {os.strerror(error.errno)}. Make room or change its permissions; temporary "
             "files go to the folder that TMPDIR names."
         )
+    elif not where and isinstance(error, OSError) and error.errno in OF_NAMES:
+        text = f"cannot use {error.filename}: {os.strerror(error.errno)}. {OF_NAMES[error.errno]}"
     elif not where:
         text = (
             f"{said(error)}. No line of your files led to it: check that the layers of the model fit the data. If they "

@@ -21,6 +21,15 @@ def test_an_error_of_a_disk_is_no_fault_of_the_program(reason, path):
     assert "layers of the model" not in said
 
 
+@pytest.mark.parametrize(("reason", "cure"), [("ENAMETOOLONG", "Choose a shorter name"), ("ELOOP", "remove one")])
+def test_an_error_of_a_path_is_told_with_its_cure(reason, cure):
+    code = getattr(errno, reason)
+    said = faults.told(OSError(code, os.strerror(code), "/x"))
+    assert said.startswith(f"cannot use /x: {os.strerror(code)}. ")
+    assert cure in said
+    assert "layers of the model" not in said
+
+
 def test_other_errors_may_be_faults_of_the_program():
     assert "please report it" in faults.told(OSError("no errno"))
     assert "please report it" in faults.told(BlockingIOError(errno.EAGAIN, "try again"))
