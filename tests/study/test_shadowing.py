@@ -149,7 +149,7 @@ def test_a_class_in_a_hidden_module_is_refused_in_one_line(tmp_path, capsys, wor
     ("target", "text", "cure"),
     [
         ("workload._target_=made_away.Images", None, "'made_away'. There is no module made_away in {}."),
-        ("workload._target_=made_half.Images", "import nowhere", "'nowhere'. The module made_half is {}/made_half.py."),
+        ("workload._target_=made_half.Images", "import no", "1: import no). The module made_half is {}/made_half.py."),
         ("workload._target_=made_other.Images", "x = 1", "'Images'. The module made_other is {}/made_other.py."),
         ("optimizer.target=made_none.Mine", None, "There is no module made_none in {}."),
         ("optimizer.target=torch.optim.Mine", None, "/torch/__init__.py."),

@@ -1,6 +1,7 @@
 """Files and folders of the user that cannot be read: each is refused with its place and the cure."""
 
 import pytest
+from helpers.fused import partly
 
 HEAD = b"# @package _global_\n"
 FILES = {
@@ -45,7 +46,7 @@ def test_a_file_that_is_not_utf8_is_named(tmp_path, says, group, words):
     assert said.strip() == f"study: cannot read {place}; save the file as UTF-8."
 
 
-@pytest.mark.parametrize("content", [b"# \xfc\n", b"a: [\n", b"- a\n", b"goal: a\n", b"workload: 3\n"])
+@pytest.mark.parametrize("content", partly([b"# \xfc\n", b"a: [\n", b"- a\n", b"goal: a\n", b"workload: 3\n"], 4))
 def test_a_file_that_is_not_chosen_is_no_hindrance(tmp_path, says, content):
     (tmp_path / "workload").mkdir()
     (tmp_path / "workload/other.yaml").write_bytes(content)

@@ -204,6 +204,7 @@ def test_a_table_that_there_is_not_is_told_with_the_nearest(name, told):
     assert (tables.get(name), name in tables) == (None, False)
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_on_given_axes(swept):
     result = swept[1]
     figure, axes = plt.subplots()

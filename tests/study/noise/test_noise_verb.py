@@ -102,6 +102,7 @@ def test_refusals_say_what_to_change(words, why, swept, says):
     assert why in says("noise", swept, *words, status=2)
 
 
+@pytest.mark.slow
 def test_a_workload_that_changed_is_refused(swept, says, monkeypatch):
     changes = {(swept, "mlp_digits", "adam"): "its code changed (mine.py)"}
     monkeypatch.setattr(runs.fingerprint, "changes", lambda jobs: changes)

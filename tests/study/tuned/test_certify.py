@@ -58,6 +58,7 @@ def test_by_default_up_to_the_tuned_steps(swept, says):
     assert [row["step"] for row in said["rows"]] == [mine[1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "why"),
     [
