@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 from helpers.fused import partly
@@ -10,6 +11,7 @@ from study.__main__ import main
 from study.commands import EVERYDAY, FLAGS, STATUSES, VERBS, flags_of
 from study.config.composed.choices import full_key
 
+PUBLISHED = Path(__file__).parents[3] / "results/published/digits_beta2"
 SETTINGS = "settings are key=value: give {} in place of {}."
 TYPED = [
     # A verb
@@ -134,5 +136,5 @@ def test_a_help_names_only_options_that_there_are(verb, capsys):
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_an_option_that_would_do_nothing_is_refused(tmp_path, says, words, said):
-    results = shutil.copytree("results/published/digits_beta2", tmp_path / "results")
+    results = shutil.copytree(PUBLISHED, tmp_path / "results")
     assert said in says(*words, results, status=2)
