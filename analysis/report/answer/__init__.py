@@ -18,19 +18,27 @@ class Answer(NamedTuple):
     """The answer of one workload and goal.
 
     Attributes:
-        goal: as text.
+        group: the workload, and the metric and threshold of the goal: the values of GROUP in tables.
         optimizers: the names in the tables, in the order of `rows`.
         title: the finding, without workload and goal.
         lead: a sentence that adds to it; may be empty.
     """
 
-    workload: str
-    goal: str
+    group: tuple[str, str, float]
     optimizers: Sequence[str]
     title: str
     lead: str
     rows: Sequence[Row]
     next: NextStep
+
+    @property
+    def workload(self) -> str:
+        return self.group[0]
+
+    @property
+    def goal(self) -> str:
+        """The goal as text."""
+        return goal_text(*self.group[1:])
 
     @property
     def subject(self) -> str:
@@ -65,8 +73,7 @@ def answers(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame]) ->
             lead = " ".join(filter(None, [begun(f"{infeasible.happened(hindered)}: {failed}."), lead]))
         found.append(
             Answer(
-                str(key[0]),
-                goal_text(str(key[1]), float(key[2])),
+                (str(key[0]), str(key[1]), float(key[2])),
                 sorted(set(steps["optimizer"])),
                 title,
                 lead,
@@ -75,16 +82,3 @@ def answers(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame]) ->
             )
         )
     return found
-
-
-def rows_of(table: pd.DataFrame, answer: Answer) -> pd.DataFrame:
-    """The rows of a table about the workload and goal of an answer.
-
-    >>> table = pd.DataFrame({"workload": ["a", "b"], "goal_metric": "val/loss", "goal_threshold": 0.1})
-    >>> answer = Answer("b", "validation loss < 0.1", [], "", "", [], None)
-    >>> rows_of(table, answer).shape, rows_of(table[:0], answer).shape
-    ((1, 3), (0, 3))
-    """
-    rows = table[GROUP].itertuples(index=False, name=None)
-    mine = [(name, goal_text(*goal)) == (answer.workload, answer.goal) for name, *goal in rows]
-    return table[pd.Series(mine, table.index, dtype=bool)]  # a table without rows keeps its columns

@@ -32,7 +32,7 @@ class Findings(NamedTuple):
 def headed(sentences: Iterable[str], answers: Sequence[Answer]) -> Findings:
     """Sort sentences under headings by what they begin with.
 
-    >>> answer = Answer("digits", "error < 0.1", ["sgd"], "SGD scales", "", [], None)
+    >>> answer = Answer(("digits", "error", 0.1), ["sgd"], "SGD scales", "", [], None)
     >>> said = ["digits with sgd to error < 0.1: steps fall.", "digits with sgd after 2 tokens: x.", "Budget: 9 steps."]
     >>> found = headed(said, [answer])
     >>> found.of_answers
@@ -69,7 +69,7 @@ def _placed(sentence: str, answer: Answer) -> tuple[str, str] | None:
 def short(sentence: str, answers: Sequence[Answer]) -> str:
     """A sentence or warning without the workload if the report has only one.
 
-    >>> answer = Answer("digits", "error < 0.1", ["sgd"], "SGD scales", "", [], None)
+    >>> answer = Answer(("digits", "error", 0.1), ["sgd"], "SGD scales", "", [], None)
     >>> short("digits, sgd, batch size 8: few trials.", [answer]), short("digits with sgd: none.", [answer] * 2)
     ('sgd, batch size 8: few trials.', 'sgd: none.')
     """

@@ -133,7 +133,7 @@ def test_a_goal_that_was_missed_by_all_is_said_once(names, title):
     steps, limits = steps_of(dict.fromkeys(names, dict.fromkeys(SIZES))), limits_of(dict.fromkeys(names, NONE))
     nothing = pd.DataFrame(columns=["optimizer", "batch_size", "steps_to_goal", "learning_rate"])
     made = rows(steps, limits, nothing)
-    answer = Answer("digits", "error < 0.05", names, *finding(steps, limits, pairs_of()), made, None)
+    answer = Answer(("digits", "error", 0.05), names, *finding(steps, limits, pairs_of()), made, None)
     assert answer.lines == [f"{title}."]
 
 
@@ -163,15 +163,15 @@ def test_no_sentence_repeats_what_its_heading_holds(name):
         for table in ("steps_to_result", "scaling", "compare", "trials")
     }
     steps, limits, pairs, trials = tables.values()
-    goal = goal_text(steps["goal_metric"][0], steps["goal_threshold"][0])
+    group = (name, steps["goal_metric"][0], steps["goal_threshold"][0])
     made = rows(steps, limits, trials)
-    answer = Answer(name, goal, sorted(set(steps["optimizer"])), *finding(steps, limits, pairs), made, None)
+    answer = Answer(group, sorted(set(steps["optimizer"])), *finding(steps, limits, pairs), made, None)
     sentences = [*verdicts.sentences(pairs, limits), *headlines.sentences(steps, limits)]
     [parts], others = headed([*sentences, "Step budget: 9 steps."], [answer])
     assert others == ["Step budget: 9 steps."]
     assert sum(len(part.sentences) for part in parts) == len(sentences)
     said = [*answer.lines, *(sentence for part in parts for sentence in part.sentences)]
-    assert not [sentence for sentence in said if name in sentence or goal in sentence]
+    assert not [sentence for sentence in said if name in sentence or answer.goal in sentence]
     assert [row.optimizer for row in made] == [part.heading for part in parts if part.heading != "Compared"]
     assert all(sentence[0].isupper() for sentence in said)
     assert "nan" not in " ".join(said)

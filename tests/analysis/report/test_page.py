@@ -191,9 +191,8 @@ def answered(**changes):
     curve = "digits with nesterov to validation error < 0.05"
     said = ["digits to validation error < 0.05: all tie.", f"{curve}: steps fall.", "Budget: 9 steps."]
     warnings = ["digits, nesterov, batch size 8: few trials.", "digits, nesterov: noisy."]
-    answer = Answer(
-        "digits", "validation error < 0.05", ["nesterov"], "Nesterov scales to 8", "It leads.", [row], known
-    )
+    group = ("digits", "val/classification_error", 0.05)
+    answer = Answer(group, ["nesterov"], "Nesterov scales to 8", "It leads.", [row], known)
     return replace(report(), sentences=said, warnings=warnings, answers=[answer], **changes)
 
 
@@ -226,7 +225,7 @@ def test_the_first_screen_is_the_answer():
 def test_each_of_several_answers_has_its_panel_and_heading():
     one = answered().answers[0]
     steps = pd.concat([tables("digits")[0], tables("other")[0]])
-    other = one._replace(workload="other", title="Nothing scales", next=None, rows=[])
+    other = one._replace(group=("other", *one.group[1:]), title="Nothing scales", next=None, rows=[])
     data = answered(tables=made_of(steps, *tables()[1:]))
     text = page(replace(data, answers=[one, other]), drawn(data.tables))
     assert "<h1>Digits" in text
