@@ -11,7 +11,6 @@ import signal
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends this process without a traceback
 
-
 ENDS = (signal.SIGTERM, signal.SIGHUP)
 """What ends a command as Ctrl-C does: `kill`, `docker stop` and `scancel`; and a terminal that closes."""
 
@@ -30,8 +29,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # workers take all cores: mo
 import argparse
 import faulthandler
 import gc
-import io
-import logging
 import shlex
 import sys
 import traceback
@@ -40,7 +37,7 @@ from contextlib import nullcontext
 
 from rich.console import Console
 
-from study.command_line import as_json, words
+from study.command_line import as_json, environment, words
 from study.commands import FLAGS, VERBS, first_page, flags_of, parser
 from study.devices import signals
 from study.errors import Failed, Refused
@@ -56,35 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for each in ENDS if argv is None else ():
         if signal.getsignal(each) in (signal.SIG_DFL, _end):
             signal.signal(each, signals.interrupt)
-    _open_closed_files()
+    environment.settle()
     if argv is None:
         faulthandler.enable()  # a crash in compiled code of a user's shows the line that called it
     argv = sys.argv[1:] if argv is None else list(argv)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a terminal that lacks "µ" shows \xb5
-    for size in ("COLUMNS", "LINES"):
-        if not os.environ.get(size, "").strip("0"):
-            os.environ.pop(size, None)  # some shells in containers have 0: rich would print nothing but empty lines
-    logging.getLogger("matplotlib").addFilter(_not_of_folders)
-    os.environ["MPLBACKEND"] = "agg"  # a notebook's backend, or one that is not installed, would end `report`
     with uncompiled():
         return _launched(argv) if "TORCHELASTIC_RUN_ID" in os.environ else _command(argv)
-
-
-def _not_of_folders(record: logging.LogRecord) -> bool:
-    """Keep back what matplotlib says where it can write no settings, such as in the home of a container's user: it
-    takes a temporary folder, and figures are the same."""
-    return record.funcName != "_get_config_or_cache_dir"
-
-
-def _open_closed_files() -> None:
-    """Let the null device stand for an input or output that a shell closed, such as by `>&-`. Else the next file that
-    this process opens would take its place, and what processes of the sweep print would go there."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            file = open(os.devnull, mode)  # noqa: SIM115 - it stays open; of the free numbers, it takes the lowest
-            os.set_inheritable(file.fileno(), True)
-            setattr(sys, name, file)
 
 
 def _launched(argv: Sequence[str]) -> int:
