@@ -48,7 +48,7 @@ from study.devices.cores import cores
 from study.devices.machine import processor
 from study.devices.placement import settle_arithmetic, usable
 from study.devices.precision import settle
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.engine.trial.evaluation import initial_model
 from study.records import PRECISIONS, Study
 from study.search.tuner import Tuner, point

@@ -27,7 +27,7 @@ from benchmarks.engine import RATE, loaded, study_of
 from study.data.resident import Data
 from study.devices.machine import processor
 from study.devices.placement import settle_arithmetic
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.engine.timing import usual_trial
 from study.records import Study
 from study.workers.start import one_thread_environment

@@ -19,7 +19,7 @@ from study.data.resident import Data
 from study.engine.arithmetic import ARITHMETICS, candidates
 from study.engine.fused import cuda_graph
 from study.engine.lanes import SEGMENT_STEPS, Lanes
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.engine.trial.evaluation import initial_model
 from study.records import Study, Trial
 from study.search.tuner import point
@@ -133,7 +133,7 @@ def as_a_gpu() -> Iterator[list[Graph]]:
     with (
         mock.patch.dict(cuda_graph.GRAPHS, {"meta": graph}),
         mock.patch("study.engine.lanes.initial_model", model),
-        mock.patch("study.engine.serial.initial_model", model),
+        mock.patch("study.engine.run.initial_model", model),
         mock.patch("torch.is_autocast_enabled", return_value=False),  # it does not know `meta`
         mock.patch("torch.optim.optimizer._get_fused_kernels_supported_devices", return_value=["meta"]),
     ):

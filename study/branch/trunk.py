@@ -19,7 +19,7 @@ from study.config.jobs import Job
 from study.devices import generators
 from study.devices.machine import git_commit, versions
 from study.devices.placement import Placement
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.engine.timing import update_seconds
 from study.engine.trial import checkpoints
 from study.engine.trial.evaluation import measure as measure_errors

@@ -13,7 +13,7 @@ from study.data import trees
 from study.data.resident import Data, Source
 from study.data.trees import Tree
 from study.devices import generators
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.errors import Failed, UsageError
 from study.optimizers.per_parameter import USUAL, Treatments, treatments
 from study.records import Study

@@ -10,7 +10,7 @@ from analysis.counting import RECORDED
 from study.data import streaming
 from study.devices.memory import WORKING_SET, out_of_memory
 from study.devices.placement import settle_arithmetic
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.engine.timing import update_seconds
 from study.errors import UsageError
 from study.records import NUMERICS_VERSION, Study

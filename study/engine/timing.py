@@ -7,7 +7,7 @@ from functools import partial
 from study.data.resident import Data, Source
 from study.engine.cost import Cost, least_seconds, parts_of
 from study.engine.lanes import SEGMENT_STEPS, Lanes
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.engine.trial.evaluation import Log, Predict, initial_model, kinds
 from study.engine.trial.evaluation import measure as measure_errors
 from study.records import Study, Trial

@@ -18,7 +18,7 @@ from study.data.resident import augmentation
 from study.data.trees import Tree
 from study.devices import generators
 from study.devices.memory import out_of_memory
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.engine.trial.evaluation import forward, initial_model
 from study.user_code.autocast import computed
 from workloads.layers import keyed_layers, layer_key, set_keys, together

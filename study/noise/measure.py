@@ -13,7 +13,7 @@ from study import whole_sweep
 from study.devices import generators
 from study.devices.machine import git_commit, versions
 from study.engine.cost import least_seconds
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.engine.timing import update_seconds
 from study.engine.trial.evaluation import measure as measure_errors
 from study.noise import one_step

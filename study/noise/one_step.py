@@ -14,7 +14,7 @@ from torch import Tensor
 from study.data import trees
 from study.data.order import Batches, places
 from study.devices import generators
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.noise.gradients import Gradients
 from study.noise.point import Form
 from study.noise.preconditioner import preconditioner

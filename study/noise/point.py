@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.noise.gradients import Gradients
 from study.noise.preconditioner import preconditioner
 

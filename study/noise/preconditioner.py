@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from study.engine.serial import Run
+from study.engine.run import Run
 
 SQUARES = ("exp_avg_sq", "square")
 """The names of the averaged squares of gradients: in the state of torch's optimizers, and in that of ours."""

@@ -10,7 +10,7 @@ import numpy as np
 from study import store
 from study.config.jobs import Job
 from study.devices.placement import Placement, usable
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.errors import UsageError
 from study.noise.one_step import BATCHES, EXAMPLES
 from study.noise.point import BLOCKS

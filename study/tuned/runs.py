@@ -14,7 +14,7 @@ from study.config import fingerprint
 from study.config.jobs import Job
 from study.data import streaming
 from study.devices.placement import settle_arithmetic
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.errors import Failed, UsageError
 from study.records import Curve, Study, Trial
 from study.search import stages

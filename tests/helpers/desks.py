@@ -11,6 +11,7 @@ import torch
 
 from helpers.blobs import WORKLOADS
 from study.engine import can_fuse, lane_count, lanes, serial
+from study.engine.run import Run
 from study.engine.trial.pace import Pace
 from study.engine.trial.proposals import Proposals
 from study.records import Curve, Study, Trial
@@ -43,17 +44,17 @@ def full(*_: Any, **__: Any) -> Any:
 
 
 def room_for(
-    examples: int, monkeypatch: pytest.MonkeyPatch, whenever: Callable[[serial.Run], bool] = lambda run: True
+    examples: int, monkeypatch: pytest.MonkeyPatch, whenever: Callable[[Run], bool] = lambda run: True
 ) -> None:
     """Let forward passes of the serial engine with more than this many examples run out of memory."""
-    losses = serial.Run.losses
+    losses = Run.losses
 
-    def bounded(run: serial.Run, part: int) -> Any:
+    def bounded(run: Run, part: int) -> Any:
         if run.parts[part].stop - run.parts[part].start > examples and whenever(run):
             full()
         return losses(run, part)
 
-    monkeypatch.setattr(serial.Run, "losses", bounded)
+    monkeypatch.setattr(Run, "losses", bounded)
 
 
 def asked(supply: Supply) -> Iterator[tuple[Any, Trial]]:

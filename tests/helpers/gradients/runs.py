@@ -6,7 +6,7 @@ from torch import nn
 
 from helpers.blobs import CPU, Blobs
 from study.data.resident import Data
-from study.engine.serial import Run
+from study.engine.run import Run
 from workloads.noisy_quadratic import NoisyQuadraticModel
 
 ADAM = {"learning_rate": 0.05, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}

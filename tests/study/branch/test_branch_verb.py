@@ -9,7 +9,7 @@ import pytest
 from analysis.load import load_study
 from study.__main__ import main
 from study.branch import trunk
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.engine.trial import checkpoints
 from study.store import trunks as store
 from study.user_code.optimizer_state import by_parameter

@@ -12,7 +12,7 @@ from helpers.fused import FUSING, HYPERPARAMETERS, fusing, partly
 from analysis.question.branches import TRUNK, Branch, Start
 from study import optimizers
 from study.engine.lanes import Lanes
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.engine.trial import checkpoints
 from study.errors import Failed
 from study.records import Study

@@ -22,7 +22,7 @@ from study.data import digest, single_pass, streaming
 from study.data.examples import Examples, splits_of
 from study.data.order import Batches
 from study.data.single_pass import SinglePass
-from study.engine import serial
+from study.engine.run import Run
 from study.errors import Failed, UsageError
 from study.settings import Budget, Evaluation
 from workloads.base import Splits
@@ -147,7 +147,7 @@ def test_a_growing_batch_goes_on_in_the_stream(question, kind):
     schedule = BatchSchedule("listed", switches=(24,), sizes=(12,))
     study, workload = question(batch_schedule=schedule, micro_batch=5), Once(kind=kind)
     assert study.phases.examples(study.train_steps) == STEPS * BATCH
-    seen, real = [], serial.Run.losses
+    seen, real = [], Run.losses
 
     def losses(run, part):
         inputs, _ = run.read(run.step, part)
@@ -155,7 +155,7 @@ def test_a_growing_batch_goes_on_in_the_stream(question, kind):
         return real(run, part)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serial.Run, "losses", losses)
+        patch.setattr(Run, "losses", losses)
         whole = trained(study, workload, source(workload))
     if kind != "tensors":  # a stream has an order of its own
         assert torch.equal(torch.cat(seen), Blobs().splits(CPU).train[0][: STEPS * BATCH])

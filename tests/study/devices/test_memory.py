@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from study import store
 from study.devices import generators, memory
-from study.engine import serial
+from study.engine.run import Run
 from study.user_code import activations
 
 BLOBS = Blobs()
@@ -46,7 +46,7 @@ def test_running_out_of_memory_restarts_the_trial_with_half_the_micro_batch(ques
 
 
 def test_a_single_example_that_does_not_fit_ends_the_study(question, monkeypatch):
-    monkeypatch.setattr(serial.Run, "losses", full)
+    monkeypatch.setattr(Run, "losses", full)
     with pytest.raises(torch.OutOfMemoryError):
         run(question)
     said = memory.too_large(question, "cuda:0")
@@ -80,7 +80,7 @@ def test_other_errors_are_not_taken_for_want_of_memory(question, monkeypatch, me
     def broken(self, part):
         raise RuntimeError(message)
 
-    monkeypatch.setattr(serial.Run, "losses", broken)
+    monkeypatch.setattr(Run, "losses", broken)
     with pytest.raises(RuntimeError, match=message):
         run(question)
 

@@ -10,9 +10,10 @@ import torch
 from helpers.blobs import WORKLOADS
 from helpers.fused import partly
 
-from study.engine import cost, lane_count, lanes, serial, timing, train
+from study.engine import cost, lane_count, lanes, timing, train
 from study.engine.cost import Cost, Work, evaluation_share, fewer_examples
 from study.engine.lanes import SEGMENT_STEPS
+from study.engine.run import Run
 from study.settings import Budget, Evaluation
 from study.terminal.costs import MOST_EVALUATION, evaluating
 
@@ -138,7 +139,7 @@ def test_checks_take_little_of_the_study(question, how, batch_size, steps, heigh
 def updates(monkeypatch):
     """Updates of single trials so far. Each moves the clock by a millisecond, and each look by a nanosecond."""
     made, looks = [], itertools.count()
-    advance, update = lanes.Lanes.advance, serial.Run.update
+    advance, update = lanes.Lanes.advance, Run.update
 
     def advanced(self, steps):
         made.append(steps * len(self.lanes))
@@ -149,7 +150,7 @@ def updates(monkeypatch):
         return update(self, rate)
 
     monkeypatch.setattr(lanes.Lanes, "advance", advanced)
-    monkeypatch.setattr(serial.Run, "update", updated)
+    monkeypatch.setattr(Run, "update", updated)
     monkeypatch.setattr(cost.time, "perf_counter", lambda: 1e-3 * sum(made) + 1e-9 * next(looks))
     return made
 

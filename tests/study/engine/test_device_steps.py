@@ -24,7 +24,7 @@ from study.engine import can_fuse, lane_count, lanes, timing, train
 from study.engine.fused import stack
 from study.engine.fused.stack import Stack
 from study.engine.lanes import Lanes
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.errors import Failed, UsageError
 from study.optimizers import OPTIMIZERS
 from study.records import Study, Trial

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from study.engine import serial, timing
+from study.engine import timing
 from study.engine.arithmetic import candidates
 from study.engine.fused import vmapped
+from study.engine.run import Run
 from study.optimizers.kfac import KFAC
 from study.records import Study
 from study.settings import Evaluation
@@ -191,7 +192,7 @@ class Counting(torch.optim.SGD):
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb", f"{__name__}.Counting"])
 def test_alone_frozen_parameters_get_no_gradient_and_no_state(asked, optimizer):
     study, workload = asked("plain", optimizer), FineTuned()
-    run = serial.Run(study, workload, workload.data(), desk(study).trials[0])
+    run = Run(study, workload, workload.data(), desk(study).trials[0])
     before = {name: p.clone() for name, p in run.model.named_parameters()}
     run.advance(3)
     for name, parameter in run.model.named_parameters():

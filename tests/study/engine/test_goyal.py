@@ -10,7 +10,7 @@ from helpers.blobs import Blobs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.optimizers import OPTIMIZERS
 
 

@@ -11,7 +11,7 @@ from study.data.resident import Data
 from study.engine import arithmetic
 from study.engine.fused import recurrent
 from study.engine.lanes import Lanes
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.settings import Evaluation
 
 SPACE = {

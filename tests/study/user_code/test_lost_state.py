@@ -16,7 +16,7 @@ from torch import Tensor
 from study.branch import trunk
 from study.branch.trunk import Trunk
 from study.data.resident import Data
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.errors import Failed
 from study.settings import Evaluation
 

@@ -18,7 +18,7 @@ from helpers.desks import (
 from helpers.users.pictures import GHOST, NETWORKS
 
 from study.engine.lanes import Lanes
-from study.engine.serial import Run
+from study.engine.run import Run
 from study.settings import Evaluation
 from workloads.layers import ghost_layers
 

@@ -5,7 +5,7 @@ from helpers.pictures import photos
 
 from study.data import streaming
 from study.devices import generators
-from study.engine.serial import Run
+from study.engine.run import Run
 from workloads.base import build
 from workloads.data import fetching
 from workloads.data.images import sets
