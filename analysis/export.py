@@ -95,30 +95,30 @@ def export(
         raise ExportError(f"the format must be one of {', '.join(FORMATS)}, but got {form!r}.")
     made = list(load(results))
     studies = answers.answers(made) if form == "batch_science" else made
-    with _whole(Path(folder).absolute()) as aside:
+    with _whole(Path(folder).absolute()) as temporary:
         begin(len(studies))
         if form == "batch_science":
-            _write_tree(aside, studies, watch)
+            _write_tree(temporary, studies, watch)
         else:
-            _write_tables(aside, studies, form, watch)
+            _write_tables(temporary, studies, form, watch)
     return [*unfinished(studies), *(answers.orphans(made) if form == "batch_science" else apart(results))]
 
 
 @contextmanager
 def _whole(folder: Path) -> Iterator[Path]:
     """A folder to write to, which becomes `folder` when all is written, and vanishes if anything fails."""
-    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     try:
         if folder.exists() and any(folder.iterdir()):
             raise ExportError(f"an export needs an empty folder, but {folder} holds files; choose another DIR.")
-        aside.mkdir(parents=True)
-        yield aside
-        aside.replace(folder)
+        temporary.mkdir(parents=True)
+        yield temporary
+        temporary.replace(folder)
     except OSError as error:
         cure = "make room, change its permissions or choose another DIR"
         raise Unwritten(f"cannot write to {folder}: {error.strerror or error}; {cure}.") from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def unfinished(studies: Sequence[StudyData]) -> list[str]:

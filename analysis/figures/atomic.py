@@ -18,17 +18,17 @@ def write_atomically(path: Path, data: bytes) -> Path:
     b'whole'
     """
     # The process id tells which files a killed process left; processes in two containers may have the same one.
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        with aside.open("wb") as file:
+        with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
+        temporary.replace(path)
     except OSError as error:
         error.filename = str(path)  # a failed write names no file, or the temporary one
         raise
     finally:
         with suppress(OSError):
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     return path

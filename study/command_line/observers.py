@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from study.observers.aside import Aside
+from study.observers.background import Background
 from study.observers.base import Ended, Guarded, Observer, Sweep
 from study.observers.notify import Notify
 from study.observers.trackers.base import Tracker
@@ -70,7 +70,7 @@ def told(jobs: Sequence[Job], command: str, console: Console) -> Iterator[Told]:
         identities = {folder: store.identity(folder) for folder in results}
         studies = [(job.results, job.study.name, job.study.series, job.study.batch_size) for job in jobs]
         trackers = [Tracker(name, identities, options.track_trials, studies) for name in options.track]
-        chosen += [Aside(tracker, warn) for tracker in trackers]
+        chosen += [Background(tracker, warn) for tracker in trackers]
     if options.notify:
         chosen.append(Notify(options.notify))
     on_file = [(job.results, job.study) for job in jobs] if options.track else []

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from analysis.question.searches import holding
-from study.observers.aside import end, process
+from study.observers.background import end, process
 from study.observers.base import Finished, Observer, Search, State, Sweep
 
 SECONDS = 30

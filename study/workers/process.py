@@ -21,7 +21,7 @@ from study.errors import Failed, Refused
 from study.records import COMMAND, Curve, Study, Trial
 from study.user_code import faults
 from study.workers import messages
-from study.workers.apart import by_data
+from study.workers.one_by_one import by_data
 
 if TYPE_CHECKING:
     from study.data.resident import Source

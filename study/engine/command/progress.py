@@ -49,8 +49,10 @@ class Progress:
             return
         last = next((row[log.metric] for row in reversed(log.rows.values()) if log.metric in row), None)
         content = {"seconds": self.seconds, "silent": self.silent, "step": log.last_step, "error": last}
-        aside = self.path.with_name(f".{self.path.name}")  # readers see a complete file, and no other process writes it
+        temporary = self.path.with_name(
+            f".{self.path.name}"
+        )  # readers see a complete file, and no other process writes it
         with suppress(OSError):
-            aside.write_text(json.dumps(content))
-            os.replace(aside, self.path)
+            temporary.write_text(json.dumps(content))
+            os.replace(temporary, self.path)
         self._due = time.perf_counter() + BEAT

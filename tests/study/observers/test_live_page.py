@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from study.observers import live_page
-from study.observers.aside import process
+from study.observers.background import process
 from study.observers.base import Sweep
 from study.observers.live_page import LivePage
 

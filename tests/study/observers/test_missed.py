@@ -46,7 +46,7 @@ def sweep(make_study, make_curve, write_study, tmp_path, monkeypatch):
     [job] = [replace(each, study=study, results=tmp_path) for each in parse_jobs(["batch_size=8", "track=mlflow"])]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
     monkeypatch.setattr(Tracker, "_open", lambda self, about: Noting(notes))
-    monkeypatch.setattr(observers, "Aside", lambda tracker, warn: tracker)
+    monkeypatch.setattr(observers, "Background", lambda tracker, warn: tracker)
 
     def swept(finish, tells, ends, track=("mlflow",)):
         curves = {index: make_curve(study, index, reaches=30 - index) for index in finish}

@@ -14,8 +14,8 @@ from study.cluster import launch
 from study.command_line import observers
 from study.commands import sweep
 from study.config.jobs import parse_jobs
-from study.observers import aside
-from study.observers.aside import Aside
+from study.observers import background
+from study.observers.background import Background
 from study.observers.base import Ended, Guarded, Observer, Sweep
 from study.observers.events import finished_of, search_of, state_of
 from study.observers.followed import Followed
@@ -78,14 +78,14 @@ def test_one_that_fails_is_left_out_with_one_warning(at):
 def test_another_process_of_the_lowest_priority_takes_its_time(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(told.__file__).parents[2]), prepend=os.pathsep)
     warned: list[str] = []
-    observer = Aside(told.Lasting(tmp_path / "notes", 0.1), warned.append)
+    observer = Background(told.Lasting(tmp_path / "notes", 0.1), warned.append)
     start = time.monotonic()
     told.tell(observer, tmp_path)
     assert time.monotonic() - start < 0.3 or not (tmp_path / "notes").exists()  # nothing waited for the trials
     observer.report(Ended([tmp_path]))
     lines = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
     assert [size for _, _, size in lines] == ["64", "64", "64", "64", "8"]
-    assert {nice for _, nice, _ in lines} == {str(aside.LOWEST)}
+    assert {nice for _, nice, _ in lines} == {str(background.LOWEST)}
     assert {int(process) for process, _, _ in lines} != {os.getpid()}
     assert warned == []
 
@@ -99,9 +99,9 @@ def test_another_process_of_the_lowest_priority_takes_its_time(tmp_path, monkeyp
 )
 def test_a_process_that_hangs_or_dies_is_one_warning(tmp_path, monkeypatch, broken, said):
     for name, value in broken.items():
-        monkeypatch.setattr(aside, name, value)
+        monkeypatch.setattr(background, name, value)
     warned: list[str] = []
-    guarded = Guarded([Aside(Observer(), warned.append)], warned.append)
+    guarded = Guarded([Background(Observer(), warned.append)], warned.append)
     told.tell(guarded, tmp_path)
     guarded.report(Ended([tmp_path]))
     assert warned == [f"the process of Observer failed, and the sweep goes on without it: {said}"]

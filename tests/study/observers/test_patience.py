@@ -12,8 +12,8 @@ from rich.console import Console
 
 from study.command_line import observers
 from study.config.jobs import parse_jobs
-from study.observers import aside
-from study.observers.aside import Aside
+from study.observers import background
+from study.observers.background import Background
 from study.observers.base import Ended, Sweep
 
 
@@ -24,9 +24,9 @@ from study.observers.base import Ended, Sweep
 )
 def test_they_have_time_while_they_finish_events(tmp_path, monkeypatch, patience, longest, waits):
     monkeypatch.setenv("PYTHONPATH", str(Path(told.__file__).parents[2]), prepend=os.pathsep)
-    monkeypatch.setattr(aside, "PATIENCE", patience)
-    monkeypatch.setattr(aside, "LONGEST", longest)
-    observer = Aside(told.Lasting(tmp_path / "notes", 0.01), [].append)
+    monkeypatch.setattr(background, "PATIENCE", patience)
+    monkeypatch.setattr(background, "LONGEST", longest)
+    observer = Background(told.Lasting(tmp_path / "notes", 0.01), [].append)
     told.tell(observer, tmp_path)
     if waits:
         observer.report(Ended([tmp_path]))
@@ -40,8 +40,8 @@ def test_they_have_time_while_they_finish_events(tmp_path, monkeypatch, patience
 def test_a_tracker_that_hangs_holds_up_no_other(tmp_path, monkeypatch, capsys):
     """MLflow tries a server that does not answer again for four minutes."""
     monkeypatch.setenv("PYTHONPATH", str(Path(told.__file__).parents[2]), prepend=os.pathsep)
-    monkeypatch.setattr(aside, "PATIENCE", 5.0)
-    monkeypatch.setattr(aside, "LOWEST", 0)
+    monkeypatch.setattr(background, "PATIENCE", 5.0)
+    monkeypatch.setattr(background, "LOWEST", 0)
     seconds = {"mlflow": 600.0, "wandb": 0.01}
     monkeypatch.setattr(observers, "Tracker", lambda name, *_: told.Lasting(tmp_path / name, seconds[name]))
     jobs = parse_jobs(["batch_size=64", "track=[mlflow,wandb]", f"results={tmp_path}"])
@@ -57,6 +57,6 @@ def test_they_are_told_of_the_end_of_a_sweep_that_is_killed(tmp_path, monkeypatc
     """Else MLflow's run goes on for ever and lacks the trials of the last writing."""
     monkeypatch.setenv("PYTHONPATH", str(Path(told.__file__).parents[2]), prepend=os.pathsep)
     events = [told.Ending(tmp_path / "notes"), ("begin", Sweep("", ())), *[("report", Ended([tmp_path]))] * ends]
-    process = aside.process("study.observers.aside", pipe=subprocess.PIPE)
+    process = background.process("study.observers.background", pipe=subprocess.PIPE)
     process.communicate(b"".join(map(pickle.dumps, events)))
     assert (tmp_path / "notes").read_text() == f"interrupted: {not ends}\n"

@@ -14,8 +14,8 @@ from helpers.observers import told
 from helpers.processes import tables
 
 from study.__main__ import main
-from study.observers import aside
-from study.observers.aside import Aside
+from study.observers import background
+from study.observers.background import Background
 from study.observers.base import Ended
 from study.observers.trackers.base import FOLDER, Tracker, trials_of
 
@@ -123,8 +123,8 @@ READERS: dict[str, Callable[[Path], tuple[Held, list[list[str]]]]] = {
 @pytest.fixture(autouse=True)
 def _time_for_trackers(monkeypatch):
     """On a busy machine a process of the lowest priority takes minutes to import a package."""
-    monkeypatch.setattr(aside, "LOWEST", 0)
-    monkeypatch.setattr(aside, "PATIENCE", 600.0)
+    monkeypatch.setattr(background, "LOWEST", 0)
+    monkeypatch.setattr(background, "PATIENCE", 600.0)
 
 
 def needs(tracker: str) -> Any:
@@ -152,7 +152,7 @@ def test_a_run_a_study_with_trials_as_steps_and_a_run_a_trial(tracker, tmp_path,
     monkeypatch.setenv("HOME", str(tmp_path))
     written(tmp_path)
     warned: list[str] = []
-    observer = Aside(Tracker(tracker, {tmp_path: "identity"}, trials=True), warned.append)
+    observer = Background(Tracker(tracker, {tmp_path: "identity"}, trials=True), warned.append)
     told.tell(observer, tmp_path)
     observer.report(Ended([tmp_path]))
     assert warned == []
@@ -182,7 +182,7 @@ def test_the_runs_of_a_resumed_sweep_go_on(tracker, tmp_path, monkeypatch):
     written(tmp_path)
     search = told.search(tmp_path)
     for index in range(2):
-        observer = Aside(Tracker(tracker, {tmp_path: "identity"}), pytest.fail)
+        observer = Background(Tracker(tracker, {tmp_path: "identity"}), pytest.fail)
         observer.begin(told.Sweep("command", [search]))
         observer.trial(search, told.state(index + 1, 40), told.finished(index))
         observer.report(Ended([tmp_path]))
@@ -204,7 +204,7 @@ def test_a_resumed_sweep_ends_the_runs_of_studies_that_were_complete(tracker, tm
     first.report(Ended([tmp_path], interrupted=True))
     written(tmp_path)
     warned: list[str] = []
-    resumed = Aside(Tracker(tracker, {tmp_path: "identity"}, studies=[search.key[:4]]), warned.append)
+    resumed = Background(Tracker(tracker, {tmp_path: "identity"}, studies=[search.key[:4]]), warned.append)
     assert resumed.has_left
     resumed.begin(told.Sweep("command", ()))  # everything is on file
     resumed.report(Ended([tmp_path]))

@@ -24,7 +24,7 @@ from study.errors import UsageError
 from study.records import Study
 from study.search import stages
 from study.settings import Evaluation
-from study.workers.apart import by_data
+from study.workers.one_by_one import by_data
 from workloads.base import Splits
 from workloads.base import build as built
 

@@ -1,6 +1,6 @@
 """Runs an observer in a process of the lowest priority, so that it takes no time of workers and cannot hold them up.
 
-python -m study.observers.aside     reads a pickled observer, then events, from stdin; writes warnings
+python -m study.observers.background     reads a pickled observer, then events, from stdin; writes warnings
 to stdout, and an empty line after each event
 """
 
@@ -59,7 +59,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-class Aside(Observer):
+class Background(Observer):
     """Passes all events but ticks on to an observer in another process, of its own, so that one that hangs holds up no
     other. Starts it at the first event, and never waits for it before the end of the sweep.
 
@@ -82,7 +82,7 @@ class Aside(Observer):
 
     def begin(self, sweep: Sweep) -> None:
         if self._process is None:
-            self._process = process("study.observers.aside", pipe=subprocess.PIPE)
+            self._process = process("study.observers.background", pipe=subprocess.PIPE)
             for work, pipe in ((self._send, self._process.stdin), (self._listen, self._process.stdout)):
                 self._threads.append(threading.Thread(target=work, args=(pipe,), daemon=True))
                 self._threads[-1].start()
