@@ -228,10 +228,8 @@ def test_sweeps_end_to_end(tmp_path, asked, folder):
             (["optimizer=torch"], "optimizer=torch needs the import path of a class"),
             (["optimizer=adam", "optimizer.target=torch.optim.RAdam"], "optimizer.target is for optimizer=torch"),
             (["optimizer=sgd,torch", "optimizer.target=torch.optim.RAdam"], "a file optimizer/NAME.yaml in your"),
-            (
-                ["optimizer=torch", "optimizer.target=torch.optim.Radam"],
-                "must be the import path of an optimizer class",
-            ),
+            (["optimizer=torch", "optimizer.target=torch.optim.Radam"], "did you mean torch.optim.RAdam?"),
+            (["optimizer=torch", "optimizer.target=torch.optim.Ours"], "must be the import path of an optimizer class"),
             ([*RADAM, "optimizer.arguments.fast=1"], "takes no argument 'fast'"),
             ([*RADAM, "search.space.weight_dekay=0.1"], "did you mean 'weight_decay'?"),
             (["optimizer=sgd", "search.space.momentum=0.9"], "search.space.momentum is a parameter of neither"),
