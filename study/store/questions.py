@@ -1,11 +1,14 @@
 """Compares the question of a study with the recorded one, and extends it."""
 
 import json
+import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from analysis.counting import launch_limit
+from analysis.counting import Goal, can_answer, launch_limit
 from analysis.units import TOKENS
 from study.records import ARITHMETICS, COMMAND
 from study.settings import ROUNDS, Search
@@ -17,6 +20,10 @@ EXTENDABLE = tuple(f"search.{name}" for name in ("trials", "max_launches", "budg
 """Keys that a later run may change. The recorded question never shrinks (see `extended`)."""
 SETTLED = ("micro_batch", "evaluation_chunk")
 """Keys that the memory of the first machine decided. Later runs use the recorded value, so they may request another."""
+DERIVED = ("train_steps", "budget_examples")
+"""Keys that follow from others."""
+BUDGET = ("epochs", "tokens", "steps", "max_steps")
+ELSEWHERE = "choose another results=DIR"
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -52,15 +59,48 @@ def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     }
 
 
-def cure_of(differing: Mapping[str, Any], on_file: Mapping[str, Any]) -> str:
-    """What to do about a question on file that differs in these keys."""
-    cure = "choose another results=DIR"
+def cure_of(results: Path, differing: Mapping[str, Any], on_file: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """What to do about a question on file that differs in these keys from the wanted one: the cheapest first."""
     # Some recorded arithmetics were removed, and imported studies have none.
     if "arithmetic" in differing and on_file.get("arithmetic") in ARITHMETICS:
-        return f"repeat the engine= and engine.device= of the first run, which decide the arithmetic, or {cure}"
+        return f"repeat the engine= and engine.device= of the first run, which decide the arithmetic, or {ELSEWHERE}"
     if "search.sampler" in differing and differing.keys() <= {f"search.{name}" for name in ("sampler", *ROUNDS)}:
-        return f"search={on_file['search']['sampler']} continues it; or {cure}"
-    return cure
+        return f"search={on_file['search']['sampler']} continues it; or {ELSEWHERE}"
+    keys = differing.keys() - DERIVED
+    if keys == {"stopping"}:
+        return f"stopping={on_file['stopping']} continues it; or {ELSEWHERE}"
+    if keys <= {"goal.metric", "goal.threshold", "stopping"}:
+        return _of_goal(results, on_file, Goal(**wanted["goal"]))
+    if keys <= {"seeds.search", "seeds.trial", "seeds.data_order"}:
+        return f"search.repeats=1 repeats the search there with other seeds; or {ELSEWHERE}"
+    multiple = _multiple(on_file["budget"], wanted["budget"]) if keys <= {f"budget.{name}" for name in BUDGET} else None
+    if multiple is not None:
+        return (
+            f"search.budgets=[1,{multiple:g}] searches there under {multiple:g} times the budget, too; or {ELSEWHERE}"
+        )
+    return ELSEWHERE
+
+
+def _multiple(old: Mapping[str, Any], new: Mapping[str, Any]) -> float | None:
+    """The multiple of the old step budget that the new one is at every batch size; None if there is none."""
+    pairs = [(old.get(name) or 0, new.get(name) or 0) for name in BUDGET]
+    ratios = {after / before if before else math.inf for before, after in pairs if before or after}
+    ratio = ratios.pop()
+    return ratio if not ratios and 0 < ratio < math.inf else None
+
+
+def _of_goal(results: Path, on_file: Mapping[str, Any], goal: Goal) -> str:
+    """What to do about a wanted goal that is not the one on file."""
+    own, evaluation = Goal(**on_file["goal"]), on_file["evaluation"]
+    if not evaluation.get("exact", True):
+        return f"its evaluations ended when they missed {own}, so they answer no other goal; {ELSEWHERE}"
+    if not can_answer(goal, own, on_file["stopping"]):
+        return (
+            f"its trials stopped at {own}, so they answer only looser goals of that metric; {ELSEWHERE}, where "
+            "stopping=budget answers any goal"
+        )
+    command = shlex.join(["python", "-m", "study", "report", str(results), "--goal", str(goal)])
+    return f"its curves answer this one without training: {command}; or {ELSEWHERE}"
 
 
 def extended(search: Search, on_file: Mapping[str, Any]) -> Search:

@@ -55,10 +55,11 @@ def check(results: Path, studies: Sequence[Study]) -> None:
         paths = [folder / "study.json"] if study.branch.path else folder.parent.glob("*/study.json")
         for path in sorted(filter(Path.exists, paths)):
             on_file = read(path)["question"]
-            differing = unlike(on_file, study.question(), same_size=path.parent == folder)
+            wanted = study.question()
+            differing = unlike(on_file, wanted, same_size=path.parent == folder)
             if "arithmetic" in differing and not runs(path.parent):
                 del differing["arithmetic"]  # the first run decides it
-            _refuse(results, differing, cure_of(differing, on_file))
+            _refuse(results, differing, cure_of(results, differing, on_file, wanted))
 
 
 def _check_writable(results: Path) -> None:

@@ -14,7 +14,7 @@ from analysis import load as analysis_load
 from analysis.counting import Goal
 from study import store
 from study.records import Curve
-from study.settings import Seeds
+from study.settings import Budget, Evaluation, Seeds
 from study.store import atomic
 from study.store.claims import Shard
 from study.store.curves import Reader
@@ -222,6 +222,36 @@ def test_another_question_is_refused_and_nothing_changes(tmp_path, make_study, w
         assert difference in str(refusal.value)
         assert str(tmp_path) in str(refusal.value)
     assert snapshot(tmp_path) == before
+
+
+LOOSER, TIGHTER, OTHER = (Goal("val/classification_error", 0.2), Goal("val/classification_error", 0.05),
+                          Goal("val/cross_entropy_error", 0.2))  # fmt: skip
+READ = "its curves answer this one without training: python -m study report {} --goal '{}'; or choose another"
+
+
+@pytest.mark.parametrize(
+    ("on_file", "wanted", "cure"),
+    [
+        ({}, {"goal": LOOSER}, READ.format("{}", LOOSER)),
+        ({}, {"goal": LOOSER, "stopping": "budget"}, READ.format("{}", LOOSER)),
+        ({"stopping": "budget"}, {"stopping": "budget", "goal": OTHER}, READ.format("{}", OTHER)),
+        ({}, {"goal": TIGHTER}, "its trials stopped at val/classification_error < 0.1, so they answer only looser"),
+        ({}, {"goal": OTHER}, "choose another results=DIR, where stopping=budget answers any goal"),
+        ({"evaluation": Evaluation(exact=False)}, {"evaluation": Evaluation(exact=False), "goal": LOOSER}, "no other"),
+        ({"stopping": "budget"}, {}, "stopping=budget continues it; or choose another results=DIR"),
+        ({}, {"seeds": Seeds(trial=1)}, "search.repeats=1 repeats the search there with other seeds; or choose"),
+        ({"budget": Budget(0, 10)}, {"budget": Budget(0, 20)}, "search.budgets=[1,2] searches there under 2 times"),
+        ({"budget": Budget(2, 10)}, {"budget": Budget(1, 5)}, "search.budgets=[1,0.5] searches there under 0.5 times"),
+        ({"budget": Budget(2, 10)}, {"budget": Budget(4, 10)}, "); choose another results=DIR."),
+        ({}, {"goal": LOOSER, "seeds": Seeds(trial=1)}, "); choose another results=DIR."),
+    ],
+    ids=str,
+)
+def test_the_cheapest_cure_of_another_question_is_named(tmp_path, make_study, on_file, wanted, cure):
+    store.open_study(tmp_path, make_study(**on_file), {})
+    with pytest.raises(store.StoreError) as refusal:
+        store.check(tmp_path, [make_study(**wanted)])
+    assert cure.replace("{}", str(tmp_path)) in str(refusal.value)
 
 
 @pytest.mark.parametrize(
