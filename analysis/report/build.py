@@ -238,12 +238,17 @@ def _refuse_doubles(studies: Sequence[StudyData]) -> None:
 
 
 def _refuse_unmeasured(studies: Sequence[StudyData], asked: Asked) -> None:
-    """Refuse options that name a batch size without measurements."""
+    """Refuse options that name a batch size without measurements, or set the unit of a comparison that there is not."""
     measured = sorted({study.batch_size for study in studies})
     for option, size in (("base-batch-size", asked.base_batch_size), ("normalise-at", asked.normalise_at)):
         if size is not None and size not in measured:
             known = ", ".join(f"{each:,}" for each in measured)
             raise LoadError(f"--{option}: batch size {size:,.12g} was not measured; choose among {known}.")
+    if asked.normalise_at is not None and len(names := {study.workload for study in studies}) == 1:
+        raise LoadError(
+            f"--normalise-at is of workloads that are compared, but there is only {names.pop()}; leave it out, or give "
+            "results of another workload, too."
+        )
 
 
 def provenance(study: StudyData) -> dict[str, Any]:

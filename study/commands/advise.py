@@ -180,10 +180,16 @@ class AdviceRequest:
 
         if options.device and not options.measure:
             raise UsageError("--device is the one to --measure on; give both.")
+        devices = device_counts(options.gpus)
+        for name in ("bandwidth", "allreduce_ms"):
+            if getattr(options, name) is not None and max(devices) == 1:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} is of several devices, and --gpus is 1; give --gpus, or leave it out."
+                )
 
         goal = None if options.goal is None else settings.goal(options.goal)
         return cls(
-            devices=device_counts(options.gpus),
+            devices=devices,
             step_seconds=None if options.step_ms is None else entered_times(options.step_ms),
             measure=usable(options.device or "auto", "--device") if options.measure else None,
             memory=None if options.memory is None else GIB * options.memory,

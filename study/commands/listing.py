@@ -125,6 +125,8 @@ def data(options: argparse.Namespace, console: Console) -> None:
         if name not in known:
             raise UsageError(f"unknown data set {name!r}{suggest(name, known)}")
     if options.action == "fetch":
+        if options.json:
+            raise UsageError("--json is for `study data list`; leave it out.")
         for name in options.names or [name for name, (_, row) in known.items() if row.fetched]:
             try:
                 place = known[name][0].fetch(name)

@@ -77,9 +77,20 @@ def schedule(options: argparse.Namespace, console: Console) -> None:
 def _written(options: argparse.Namespace) -> Written:
     """The schedule that the options choose. Raises Refused."""
     from analysis.question.measured import TABLE
+    from study.errors import UsageError
 
+    for name in ("batch_size", "examples", "tokens"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, but got {value}.")
     if (options.results / TABLE).exists():
         return _measured(options)
+    for name in ("rule", "examples"):
+        if getattr(options, name) is not None:
+            raise UsageError(
+                f"--{name} is for results of `study branch`, but {options.results} is of a sweep, which has its own; "
+                "leave it out."
+            )
     return _swept(options)
 
 

@@ -132,6 +132,12 @@ def test_a_help_names_only_options_that_there_are(verb, capsys):
         (("noise", "--step-batch-sizes", "8"), "--step-batch-sizes are those of --one-step; give both."),
         (("report", "--figures", "svg", "--width", "5"), "--width is of the pages of a PDF; leave it out, or add pdf"),
         (("status", "--json", "--watch"), "--watch"),
+        (("advise", "--bandwidth", "10"), "--bandwidth is of several devices, and --gpus is 1; give --gpus, or leave"),
+        (("advise", "--allreduce-ms", "1", "--gpus", "1"), "--allreduce-ms is of several devices, and --gpus is 1"),
+        (("schedule", "--examples", "9"), "--examples is for results of `study branch`"),
+        (("schedule", "--rule", "linear"), "--rule is for results of `study branch`"),
+        (("schedule", "--tokens", "0"), "--tokens must be at least 1, but got 0."),
+        (("report", "--normalise-at", "8"), "--normalise-at is of workloads that are compared"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
