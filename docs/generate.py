@@ -9,7 +9,7 @@ import argparse
 import dataclasses
 import re
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +150,13 @@ def _commands() -> Iterator[str]:
     )
     for name, verb in verbs.choices.items():
         actions = [action for action in verb._actions if not isinstance(action, argparse._HelpAction)]
-        yield f"## {name}\n\n{helps[name]}\n\n```\nstudy {' '.join([name, *filter(None, map(_usage, actions))])}\n```\n"
-        yield from _table(["argument", "meaning"], ([f"`{_name(action)}`", _meaning(action)] for action in actions))
+        others = _others(verb)
+        # Options that exclude each other stand together, at the place of the first.
+        together = dict.fromkeys((action, *others.get(action, ())) for action in actions)
+        usages = [_usage(group) for group in {frozenset(each): each for each in reversed(together)}.values()][::-1]
+        yield f"## {name}\n\n{helps[name]}\n\n```\nstudy {' '.join([name, *usages])}\n```\n"
+        rows = ([f"`{_name(action)}`", _meaning(action, others.get(action, ()))] for action in actions)
+        yield from _table(["argument", "meaning"], rows)
     examples = "\n".join(line.removeprefix("  ") for line in USAGE.splitlines())
     yield f"## Examples\n\n```\n{examples}\n```\n"
 
@@ -167,18 +172,28 @@ def _name(action: argparse.Action) -> str:
     return f"{names} {_metavar(action)}" if names and action.nargs != 0 else names or _metavar(action)
 
 
-def _usage(action: argparse.Action) -> str:
+def _others(verb: argparse.ArgumentParser) -> dict[argparse.Action, list[argparse.Action]]:
+    """Option -> those that it excludes."""
+    groups = [group._group_actions for group in verb._mutually_exclusive_groups]
+    return {one: [each for each in group if each is not one] for group in groups for one in group}
+
+
+def _usage(group: Sequence[argparse.Action]) -> str:
+    """An argument, or options that exclude each other."""
+    if len(group) > 1:
+        return f"[{' | '.join(map(_name, group))}]"
+    action = group[0]
     if action.option_strings:
         return f"[{_name(action)}]" if not action.required else _name(action)
     name = _metavar(action)
     return {"*": f"[{name} ...]", "+": f"{name} ...", "?": f"[{name}]"}.get(str(action.nargs), name)
 
 
-def _meaning(action: argparse.Action) -> str:
+def _meaning(action: argparse.Action, others: Iterable[argparse.Action]) -> str:
     repeatable = (
         "; repeatable" if isinstance(action, argparse._AppendAction) and "repeat" not in (action.help or "") else ""
     )
-    return f"{action.help or ''}{repeatable}"
+    return "; ".join([f"{action.help or ''}{repeatable}", *(f"not with `{each.option_strings[0]}`" for each in others)])
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
 """The pages of docs that are generated: they are up to date, and what they promise holds."""
 
 import dataclasses
+import re
 import runpy
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 from helpers.fused import partly
 
+from study.commands import parser
 from study.config.composed import schema
 from study.config.composed.compose import CONF
 from study.config.jobs import parse_jobs
@@ -19,6 +22,22 @@ CHOICES = sorted(str(path.relative_to(CONF)) for path in CONF.glob("*/*.yaml"))
 @pytest.mark.parametrize("name", PAGES)
 def test_the_page_is_up_to_date(name):
     assert (DOCS / name).read_text() == PAGES[name], "the page is stale; run `python docs/generate.py`"
+
+
+EXCLUSIVE = [
+    (name, [action.option_strings[0] for action in group._group_actions])
+    for name, verb in next(each for each in parser()._actions if each.dest == "verb").choices.items()
+    for group in verb._mutually_exclusive_groups
+]
+
+
+@pytest.mark.parametrize(("verb", "options"), EXCLUSIVE)
+def test_options_that_exclude_each_other_are_shown_as_such(verb, options):
+    section = PAGES["commands.md"].split(f"\n## {verb}\n")[1].split("\n## ")[0]
+    assert re.search(r" \[" + r" \| ".join(rf"{option}[^|\]]*" for option in options) + r"\]", section)
+    for one, other in permutations(options, 2):
+        row = next(line for line in section.splitlines() if line.startswith(f"| `{one}"))
+        assert f"not with `{other}`" in row
 
 
 def fields(config):
