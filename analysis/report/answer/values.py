@@ -39,10 +39,18 @@ class ShownLimit(NamedTuple):
 
     @property
     def value(self) -> Value:
+        """The limit as text.
+
+        >>> ends = (46.0, 84.0), (27.0, np.inf), (0.0, np.inf), (np.nan, np.nan)
+        >>> [str(ShownLimit("adam", 59.0, low, high, "=").value) for low, high in ends]
+        ['59 (46 to 84)', '59 (above 27)', '59 (interval open on both sides)', '59']
+        """
         if pd.isna(self.size):
             return UNKNOWN
         known = self.low if self.bound == ">" else self.high if self.bound == "<" else np.nan
         interval = "" if known == self.size else interval_text(self.low, self.high)  # the bound says it already
+        if self.bound == "=" and not interval and not pd.isna(self.low):
+            interval = "interval open on both sides"
         return Value(BOUNDS[self.bound] + size_text(self.size), interval)
 
     @property
