@@ -29,6 +29,10 @@ AXES = ("optimizer=", "batch_size=", "results=", "engine.")
 """How the words of a command begin that may differ between the studies of one sweep."""
 EARLIER = 20
 """How many times earlier the first evaluation is proposed."""
+FEWEST_SIZES = 3
+"""Batch sizes that limits of scaling need."""
+APART = 4
+"""The factor between batch sizes that are proposed."""
 HARDLY = 0.01
 """Share of the least error by which it hardly fell."""
 Key = tuple[str, str, int]
@@ -103,6 +107,7 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
         _at_once,
         _left_censored,
         _some_missed,
+        lambda mine, _: _few_sizes(mine, steps),
         lambda mine, rows: _larger(mine, rows, limits),
         _finer,
     )
@@ -315,6 +320,22 @@ def _most(studies: Sequence[StudyData]) -> dict[str, Any]:
     """The settings of the searches, with the most trials, fresh seeds and rounds of any of them."""
     searches = [_search(study) for study in studies]
     return searches[0] | {key: max(search[key] for search in searches) for key in ("trials", "reruns", "added")}
+
+
+def _few_sizes(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | None:
+    """More batch sizes, on both sides, if no curve has the three that limits of scaling need."""
+    curves_here = steps[steps["optimizer"].isin({study.optimizer for study in studies})].groupby("optimizer")
+    if curves_here["batch_size"].nunique().max() >= FEWEST_SIZES or any(study.batch_schedule for study in studies):
+        return None
+    there = sorted({study.batch_size for study in studies})
+    examples = min((s.question["workload"].get("train_examples") or np.inf) for s in studies)
+    possible = [size for power in (1, 2) for size in (there[-1] * APART**power, there[0] // APART**power)]
+    new = sorted([size for size in possible if 1 <= size <= examples][: FEWEST_SIZES - len(there)])
+    if not new:
+        return None
+    advice = f"sweep {batch_sizes(new)}, because limits of scaling need three"
+    units = {study.key: len(new) / len(there) * float(trainings(_search(study))) for study in studies}
+    return Change(advice, {"batch_size": ",".join(map(str, new))}, units)
 
 
 def _larger(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFrame) -> Change | None:

@@ -43,6 +43,13 @@ NEXT = {
         40.0,
     ),
     "flat": ({8: [100] * 8, 64: [50] * 8, 256: [50] * 8}, "train each tuned configuration with 4 fresh seeds", 30.0),
+    "one size": ({8: [100] * 8}, "sweep batch sizes 2 and 32, because limits of scaling need three", 40.0),
+    "two sizes": ({4: [100] * 8, 16: [50] * 8}, "sweep batch size 64, because limits of scaling need three", 20.0),
+    "the largest size": (
+        {4096: [100] * 8},
+        "sweep batch sizes 256 and 1,024, because limits of scaling need three",
+        40.0,
+    ),
 }
 
 
