@@ -26,7 +26,7 @@ from study.config.composed.choices import CONF, hidden, nearest_key, workloads_w
 from study.config.composed.kinds import (
     UNKNOWN,
     as_typed,
-    check_lists,
+    check_kinds,
     check_ranges,
     told,
     told_of_file,
@@ -156,7 +156,7 @@ def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[D
         for override in overrides:
             value, typed = override.value(), str(override.input_line).partition("=")[2]
             values = value.list if isinstance(value, ChoiceSweep) else [value]
-            check_lists(override.key_or_group.lstrip("+"), typed, values)
+            check_kinds(override.key_or_group.lstrip("+"), typed, values)
             if override.is_sweep_override() and (why := NOT_SWEPT.match(override.key_or_group)):
                 cure = "choose one value" if why["one"] else "give several as track=[tensorboard,mlflow]"
                 raise UsageError(f"{override.input_line} cannot be swept: all jobs of a sweep share it; {cure}.")

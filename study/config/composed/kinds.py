@@ -63,14 +63,15 @@ def told_of_launcher(key: str, message: str) -> str | None:
     return found and f"{key} must be {_kind(HYDRAS[found[2]])}, but got {found[1]}."
 
 
-def check_lists(name: str, typed: str, values: Sequence[Any]) -> None:
-    """Raise UsageError for a key of lists, or of names with values, that is given a value of another kind.
+def check_kinds(name: str, typed: str, values: Sequence[Any]) -> None:
+    """Raise UsageError for a key of lists, or of names with values, that is given a value of another kind, and for one
+    that is true or false and is given another number, which Hydra takes as true.
 
     Arguments:
         typed: the value as it was typed.
         values: the value, or those that are swept.
 
-    >>> check_lists("search.refine", "4,3", [4, 3])
+    >>> check_kinds("search.refine", "4,3", [4, 3])
     Traceback (most recent call last):
     ...
     study.errors.UsageError: search.refine must be a list of whole numbers, but got 4,3; give search.refine=[4,3].
@@ -78,6 +79,8 @@ def check_lists(name: str, typed: str, values: Sequence[Any]) -> None:
     kind = KEYS[name][1] if name in KEYS else None
     if get_origin(kind) in (list, dict) and name != "workload" and not all(_fits(each, kind) for each in values):
         raise UsageError(_said(name, typed, kind, values))
+    if kind is bool and (numbers := [each for each in values if isinstance(each, int | float) and each not in (0, 1)]):
+        raise UsageError(str(told(name, numbers[0])))
 
 
 def check_ranges(given: Collection[str], space: Mapping[str, Any]) -> None:

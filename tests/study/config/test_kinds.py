@@ -35,6 +35,7 @@ REFUSED = {
     "search.trials=[1,2]": f"search.trials {WHOLE} [1,2]; for example search.trials=100.",
     "engine.workers=two": "engine.workers must be a whole number or null, but got two; for example engine.workers=4.",
     "race_factor=fast": "race_factor must be a number, but got fast; for example race_factor=2.0.",
+    "search.extend=4": "search.extend must be true or false, but got 4; for example search.extend=true.",
     "search.extend=maybe": "search.extend must be true or false, but got maybe; for example search.extend=true.",
     "precision=null": "precision must be a text, but got null; for example precision=fp32.",
     "notify=[a]": "notify must be a text or null, but got [a]; for example notify=ntfy://topic.",
