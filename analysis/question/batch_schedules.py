@@ -58,9 +58,11 @@ class BatchSchedule:
                 f"{list(self.switches)} and {list(self.sizes)}."
             )
         if self.kind == CONSTANT and (self.coupling != "none" or self.most is not None):
+            coupling = [f"batch_schedule.coupling={self.coupling}"] if self.coupling != "none" else []
+            given = [*coupling, *([] if self.most is None else [f"batch_schedule.most={self.most}"])]
             raise ValueError(
-                f"batch_schedule.coupling={self.coupling} and batch_schedule.most={self.most} are for batch sizes that "
-                "grow, but batch_schedule=constant; choose step, ramp or doubling."
+                f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} for batch sizes that grow, but "
+                "batch_schedule=constant; choose step, ramp or doubling."
             )
 
     def __bool__(self) -> bool:

@@ -203,7 +203,7 @@ def test_curves_of_one_sweep_are_told_apart():
 REFUSED = [
     (["batch_schedule=rampp"], "did you mean 'ramp'"),
     (["batch_schedule=ramp", "batch_schedule.coupling=cubic"], "unknown coupling 'cubic'; choose none, linear or"),
-    (["batch_schedule.coupling=linear"], "coupling=linear and batch_schedule.most=None are for batch sizes that grow"),
+    (["batch_schedule.coupling=linear"], "batch_schedule.coupling=linear is for batch sizes that grow"),
     (["batch_schedule=listed"], "batch_schedule.switches must be increasing numbers"),
     (["batch_schedule=listed", "batch_schedule.switches=[9,5]", "batch_schedule.sizes=[64,128]"], "increasing"),
     (["batch_schedule=listed", "batch_schedule.switches=[5,9]", "batch_schedule.sizes=[64,32]"], "never shrink"),
