@@ -50,9 +50,15 @@ def of_each_curve(
     found: list[T] = []
     left_out: list[str] = []
     for (workload, optimizer), curve in groupby(jobs, key=lambda job: (job.study.name, job.study.series)):
-        wanted = [job for job in curve if batch_size in (None, job.study.batch_size)]
+        curve_jobs = list(curve)
+        wanted = [job for job in curve_jobs if batch_size in (None, job.study.batch_size)]
         one = next((made for job in wanted if (made := make(job)) is not None), None)
-        if one is None:
+        if not wanted:
+            sizes = ", ".join(f"{job.study.batch_size:,}" for job in curve_jobs)
+            left_out.append(
+                f"{workload} with {optimizer}: batch size {batch_size:,} was not swept; there are: {sizes}."
+            )
+        elif one is None:
             which = "no batch size" if batch_size is None else f"batch size {batch_size:,}"
             verb = "is" if batch_size is None else "is not"
             left_out.append(f"{workload} with {optimizer}: {which} {verb} completely tuned to its goal.")

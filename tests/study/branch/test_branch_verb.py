@@ -113,7 +113,7 @@ def test_an_interrupted_trunk_goes_on_from_its_checkpoint_to_the_same_ones(swept
     ("words", "why"),
     [
         ([], "branch needs a run to branch from: the RESULTS of a finished sweep, or the settings of one"),
-        (["RESULTS", "batch_size=32"], "batch size 32 is not completely tuned to its goal. Finish the sweep"),
+        (["RESULTS", "batch_size=32"], "batch size 32 was not swept; there are: 64."),
         (["RESULTS", "optimizer=adm"], "no optimizer 'adm' in these results; did you mean 'adam'?"),
         (["RESULTS", "goal=val/loss<1"], "with RESULTS, branch takes workload=, optimizer=, batch_size="),
         (["RESULTS", "batch_size=x"], "batch_size must be a whole number, but got x."),

@@ -91,7 +91,7 @@ def test_an_interrupted_run_goes_on_with_the_missing_points(swept, says, monkeyp
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--batch-size", "32"], "momentum: batch size 32 is not completely tuned to its goal. Finish the sweep"),
+        (["--batch-size", "32"], "momentum: batch size 32 was not swept; there are: 64."),
         (["--points", "0"], "--points must be at least 1, but got 0."),
         (["--examples", "63"], "--examples must be at least 64, 2 in each of 32 blocks, but got 63."),
         (["--optimizer", "adm"], "no optimizer 'adm' in these results; did you mean 'adam'?"),

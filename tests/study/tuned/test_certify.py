@@ -68,7 +68,7 @@ def test_by_default_up_to_the_tuned_steps(swept, says):
         (["--gap", "0"], "--gap must be above 0"),
         (["--goal", "accuracy"], "a goal must read"),
         (["--goal", "val/perplexity < 3"], "val/perplexity is not measured; there are:"),
-        (["--batch-size", "32"], "batch size 32 is not completely tuned to its goal"),
+        (["--batch-size", "32"], "batch size 32 was not swept; there are: 64, 256."),
         (["--optimizer", "momentun"], "did you mean 'momentum'?"),
     ],
 )
