@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from study.data import trees
-from study.errors import Refused, UsageError
+from study.errors import Refused, UsageError, text_of
 from study.records import Study
 from study.space import middle
 from study.user_code import faults
@@ -63,7 +63,7 @@ def calling(study: Study, name: str, of: str = "") -> Iterator[None]:
         raise Refused(str(error)) from error
     except Exception as error:
         what = f"{study.name}'s {name} cannot be computed {of}".rstrip()
-        cure = next((f"; {cure}" for part, cure in CURES.items() if re.search(part, str(error))), "")
+        cure = next((f"; {cure}" for part, cure in CURES.items() if re.search(part, text_of(error))), "")
         raise UsageError(f"{what}: {faults.said(error)}{faults.place(error)}{cure}.") from error
 
 

@@ -14,7 +14,7 @@ from study.data.resident import Data, Source
 from study.data.trees import Tree
 from study.devices import generators
 from study.engine.run import Run
-from study.errors import Failed, UsageError
+from study.errors import Failed, UsageError, text_of
 from study.optimizers.per_parameter import USUAL, Treatments, treatments
 from study.records import Study
 from study.space import values
@@ -173,9 +173,10 @@ class _Tried:
 
     def told(self, error: Exception, chosen: str) -> str:
         """The error of an optimizer with what it means and the cure. `chosen`: the hyperparameters, for the message."""
-        said = str(error).splitlines()[0].rstrip(". ") if str(error) else type(error).__name__
+        text = text_of(error)
+        said = text.splitlines()[0].rstrip(". ") if text else type(error).__name__
         place = faults.place(error)
-        if "does not require grad" in str(error):
+        if "does not require grad" in text:
             return f"because its step {GRADIENTS_ENABLED}"
         if _in_a_loop(self.begin):
             return f"because its step {WITH_CLOSURE} ({said}{place})"

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from study.devices.memory import out_of_memory
+from study.errors import text_of
 
 T = TypeVar("T")
 
@@ -167,7 +168,7 @@ def leading(rank: Rank) -> Iterator[None]:
 def lost(error: BaseException) -> bool:
     """True if the error says that another rank of the team is gone."""
     return isinstance(error, dist.DistError) or any(
-        text in str(error) for text in ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+        text in text_of(error) for text in ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
     )
 
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from study.errors import text_of
 from study.records import Study
 
 T = TypeVar("T")
@@ -82,7 +83,8 @@ def most_workers(examples: int, bytes_per_example: float, device_memory: float) 
 
 def out_of_memory(error: BaseException) -> bool:
     """True if the error says that a device ran out of memory."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(text in str(error) for text in OUT_OF_MEMORY)
+    text = text_of(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(part in text for part in OUT_OF_MEMORY)
 
 
 def release_cached_memory() -> None:

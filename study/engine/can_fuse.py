@@ -20,6 +20,7 @@ from study.engine.fused.vmapped import Vmapped
 from study.engine.lanes import Lanes
 from study.engine.timing import started
 from study.engine.trial.evaluation import initial_model, measure
+from study.errors import text_of
 from study.records import Study
 from study.space import middle, values
 from workloads.base import Workload
@@ -82,7 +83,7 @@ def _generators(device: torch.device) -> list[Any]:
 
 def told(error: BaseException) -> str:
     """Why two lanes failed with this error, with the cure where one is known."""
-    text = " ".join(str(error).split())
+    text = " ".join(text_of(error).split())
     for pattern, meaning in TOLD:
         if found := re.search(pattern, text):
             return meaning.format(*found.groups())

@@ -5,6 +5,8 @@ import os
 
 import pytest
 
+from study.devices.distributed import lost
+from study.devices.memory import out_of_memory
 from study.user_code import faults
 
 REASONS = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO", "EACCES")
@@ -38,3 +40,32 @@ def test_other_errors_may_be_faults_of_the_program():
 @pytest.mark.parametrize("error", [ValueError(), AssertionError(""), SystemExit()])
 def test_an_error_without_a_text_is_named_alone(error):
     assert faults.said(error) == type(error).__name__
+
+
+class Odd(Exception):
+    def __init__(self, text):
+        super().__init__("as it was raised")
+        self.text = text
+
+    def __str__(self):
+        return self.text if isinstance(self.text, str) else self.text()
+
+
+GROUP = ExceptionGroup("two downloads failed", [ValueError("no host"), KeyError("b")])
+TEXTS = {
+    "raises": (Odd(lambda: 1 / 0), "Odd"),
+    "returns nothing": (Odd(lambda: None), "Odd"),
+    "several lines": (Odd("one\n  two\r\n\nthree.\n"), "Odd: one two three"),
+    "colours": (Odd("\x1b[1;31mred\x1b[0m"), "Odd: red"),
+    "what a terminal obeys": (Odd("a\x07b\x08\x00c\x9b2Jd\u202ee"), "Odd: a b c 2Jd e"),
+    "a group": (GROUP, "ExceptionGroup: two downloads failed (2 sub-exceptions); the first: ValueError: no host"),
+    "very long": (Odd("x" * 10**6), f"Odd: {'x' * 595} … {'x' * 300}"),
+}
+
+
+@pytest.mark.parametrize(("error", "said"), TEXTS.values(), ids=TEXTS)
+def test_an_error_is_told_in_one_line_whatever_its_text(error, said):
+    assert faults.said(error) == said
+    assert said in faults.told(error)
+    assert not out_of_memory(error)
+    assert not lost(error)
