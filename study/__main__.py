@@ -56,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     environment.settle()
     if argv is None:
         faulthandler.enable()  # a crash in compiled code of a user's shows the line that called it
+        faults.guard_process()
     argv = sys.argv[1:] if argv is None else list(argv)
     with uncompiled():
         return _launched(argv) if "TORCHELASTIC_RUN_ID" in os.environ else _command(argv)

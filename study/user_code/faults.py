@@ -3,8 +3,10 @@
 import errno
 import os
 import re
+import sys
 import traceback
 from collections.abc import Callable
+from typing import NoReturn
 
 from analysis.errors import DEBUG as DEBUG
 from analysis.errors import debugging as debugging
@@ -16,10 +18,34 @@ OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, err
 forbidden."""
 OF_NAMES = {errno.ENAMETOOLONG: "Choose a shorter name.", errno.ELOOP: "Its links lead in a circle: remove one."}
 """Errors of a path, such as that of results=DIR, with the cure."""
+CLOSED = (errno.EBADF, errno.ENOTSOCK)
+"""Errors of a file of the program's that is closed, or that is another one."""
 LONGEST = 1200
 """Most characters that are told of an error; `--debug` prints all."""
 IN_A_LOADER = "Original Traceback (most recent call last):"
 """In the text of an error that torch passes on from a process that reads data."""
+
+
+def guard_process() -> None:
+    """From now on, let os._exit() and os.fork() in a user's code raise errors in this process, which name their line:
+    the one would end the command without a word, the other would continue the sweep twice. Modules of Python, such as
+    multiprocessing, call them as before, and so do the processes that they start."""
+    end, fork, own = os._exit, os.fork, os.getpid()
+
+    def theirs() -> bool:
+        return os.getpid() == own and is_users(sys._getframe(2).f_code.co_filename)
+
+    def guarded_exit(status: int) -> NoReturn:
+        if theirs():
+            raise SystemExit(status)
+        end(status)
+
+    def guarded_fork() -> int:
+        if theirs():
+            raise RuntimeError("os.fork() would run the sweep twice: start processes by subprocess or multiprocessing")
+        return fork()
+
+    vars(os).update(_exit=guarded_exit, fork=guarded_fork)
 
 
 def succeeds(call: Callable[[], object]) -> bool:
@@ -83,6 +109,11 @@ def told(error: BaseException) -> str:
         )
     elif not where and isinstance(error, OSError) and error.errno in OF_NAMES:
         text = f"cannot use {error.filename}: {os.strerror(error.errno)}. {OF_NAMES[error.errno]}"
+    elif not where and isinstance(error, OSError) and error.errno in CLOSED:
+        text = (
+            f"{said(error)}. A file of this process is closed: look for os.close() and os.closerange() in your code, "
+            "and let it close only files that it has opened."
+        )
     elif not where:
         text = (
             f"{said(error)}. No line of your files led to it: check that the layers of the model fit the data. If they "

@@ -76,8 +76,10 @@ def _begin(pipe: Connection, variables: Mapping[str, str]) -> None:
     signals.die_with_pool()
     os.environ.clear()
     os.environ.update(variables)
+    from study.user_code import faults
     from study.workers.process import work  # imports torch
 
+    faults.guard_process()
     work(pipe)
 
 

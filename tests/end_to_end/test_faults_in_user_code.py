@@ -12,6 +12,7 @@ from helpers.made_workload import own_folder
 
 ROOT = Path(__file__).parents[2]
 START = """
+import os
 import sys
 from multiprocessing import parent_process
 
@@ -92,6 +93,18 @@ FAULTS = {
     "an exit in a worker": """
     def model(self):
         return sys.exit() if WORKER else super().model()  # here
+""",
+    "an exit without a word": """
+    def splits(self, device):
+        os._exit(0)  # here
+""",
+    "an exit without a word in a worker": """
+    def model(self):
+        return os._exit(0) if WORKER else super().model()  # here
+""",
+    "a fork": """
+    def splits(self, device):
+        os.fork()  # here
 """,
 }
 

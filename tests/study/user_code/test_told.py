@@ -2,6 +2,9 @@
 
 import errno
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +12,7 @@ from study.devices.distributed import lost
 from study.devices.memory import out_of_memory
 from study.user_code import faults
 
+ROOT = Path(__file__).parents[3]
 REASONS = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO", "EACCES")
 
 
@@ -35,6 +39,39 @@ def test_an_error_of_a_path_is_told_with_its_cure(reason, cure):
 def test_other_errors_may_be_faults_of_the_program():
     assert "please report it" in faults.told(OSError("no errno"))
     assert "please report it" in faults.told(BlockingIOError(errno.EAGAIN, "try again"))
+
+
+@pytest.mark.parametrize("reason", ["EBADF", "ENOTSOCK"])
+def test_a_file_that_a_users_code_closed_is_no_fault_of_the_program(reason):
+    code = getattr(errno, reason)
+    said = faults.told(OSError(code, os.strerror(code)))
+    assert "A file of this process is closed: look for os.close()" in said
+    assert "please report it" not in said
+
+
+ENDS = {
+    "os._exit(0)": "SystemExit: 0",
+    "from os import _exit; _exit(3)": "SystemExit: 3",
+    "os.fork()": "RuntimeError: os.fork() would run the sweep twice",
+    "subprocess.run(['true'], preexec_fn=int)": "",
+    "multiprocessing.get_context('fork').Process(target=os._exit, args=(7,)).start()": "",
+    "multiprocessing.get_context('fork').Process(target=lambda: os._exit(7)).start()": "",
+}
+
+
+@pytest.mark.parametrize(("line", "said"), ENDS.items())
+def test_what_would_end_or_double_a_process_without_a_word_raises(tmp_path, line, said):
+    (tmp_path / "mine.py").write_text(f"import multiprocessing, os, subprocess\n{line}\nprint('goes on')\n")
+    script = (
+        "from study.user_code import faults\nfaults.guard_process()\n"
+        "try:\n    import mine\nexcept BaseException as error:\n    print(faults.told(error))\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = f"your code fails: {said}" if said else "goes on"
+    assert done.stdout.startswith(expected)
+    assert not said or f"(mine.py, line 2: {line})" in done.stdout.replace(f"{tmp_path}/", "")
 
 
 @pytest.mark.parametrize("error", [ValueError(), AssertionError(""), SystemExit()])
