@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from study.data import trees
+from study.devices import modes
 from study.errors import Refused, UsageError, text_of
 from study.records import Study
 from study.space import middle
@@ -53,8 +54,10 @@ def calling(study: Study, name: str, of: str = "") -> Iterator[None]:
     """A block that calls a user's code, which may raise any error.
 
     Raises:
-        Refused: for any error in the block; the message names the line of the user's files where it arose.
+        Refused: for any error in the block; the message names the line of the user's files where it arose. Also if the
+            block leaves a setting of torch changed.
     """
+    before = modes.read() if name in ("splits()", "model()") else modes.read_in_steps()
     try:
         yield
     except Refused:
@@ -65,6 +68,8 @@ def calling(study: Study, name: str, of: str = "") -> Iterator[None]:
         what = f"{study.name}'s {name} cannot be computed {of}".rstrip()
         cure = next((f"; {cure}" for part, cure in CURES.items() if re.search(part, text_of(error))), "")
         raise UsageError(f"{what}: {faults.said(error)}{faults.place(error)}{cure}.") from error
+    if why := modes.left_changed(before):
+        raise UsageError(f"{study.name}'s {name} {why}")
 
 
 def cure_of_shape(values: Any, outputs: Any, examples: int) -> str:

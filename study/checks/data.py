@@ -18,7 +18,7 @@ from study.checks.calling import calling
 from study.data import digest, trees
 from study.data.examples import Examples, splits_of
 from study.data.single_pass import SinglePass, alike, ended, is_stream
-from study.devices import generators
+from study.devices import generators, modes
 from study.errors import UsageError
 from study.records import Study
 from study.user_code.faults import said, succeeds
@@ -41,7 +41,10 @@ FRAME = "torch.tensor(columns.to_numpy()) makes a tensor of some columns"
 
 
 def check_members(study: Study, workload: Workload) -> None:
-    """Raise UsageError if the workload lacks a member that every workload has."""
+    """Raise UsageError if the workload lacks a member that every workload has, or its file has changed how torch
+    computes."""
+    if why := modes.left_changed(modes.AT_IMPORT):
+        raise UsageError(f"{study.name}'s file {why}")
     for member, cure in MEMBERS.items():
         if not hasattr(workload, member):
             raise UsageError(f"{study.name} has no {member}; add {cure} to {type(workload).__name__}.")
