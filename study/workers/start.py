@@ -50,7 +50,7 @@ def ahead() -> None:
     """
     if _FORKS:
         mp.set_forkserver_preload(["study.workers.preload"])
-        with one_thread_environment(), signals.ignored():
+        with one_thread_environment(), signals.ignored(), _kept_method():
             forkserver.ensure_running()
 
 
@@ -59,12 +59,23 @@ def worker() -> Started:
     ahead()
     context = mp.get_context("forkserver") if _FORKS else mp.get_context("spawn")
     ours, theirs = context.Pipe()
-    with one_thread_environment(), signals.ignored():
+    with one_thread_environment(), signals.ignored(), _kept_method():
         # Not a daemon: a daemon may not start the processes that read streamed data. `die_with_pool` ends orphans.
         process = context.Process(target=_begin, args=(theirs, dict(os.environ)))
         process.start()
     theirs.close()
     return Started(process, ours)
+
+
+@contextmanager
+def _kept_method() -> Iterator[None]:
+    """Keep the start method of processes, which Python sets when it starts any: later a user's code could not set
+    it."""
+    method = mp.get_start_method(allow_none=True)
+    try:
+        yield
+    finally:
+        mp.set_start_method(method, force=True)
 
 
 def _begin(pipe: Connection, variables: Mapping[str, str]) -> None:
@@ -73,6 +84,7 @@ def _begin(pipe: Connection, variables: Mapping[str, str]) -> None:
     Arguments:
         variables: the parent's environment now; the server has that of its start.
     """
+    mp.set_start_method(None, force=True)  # a user's code may set it at its import, as it did in the parent
     signals.die_with_pool()
     os.environ.clear()
     os.environ.update(variables)

@@ -169,11 +169,11 @@ def test_a_crash_in_compiled_code_shows_the_users_line(tmp_path, where):
     assert ("study: failing with momentum at batch size 4: a worker" in done.stderr) == (where == "WORKER")
 
 
-TAKEN = ["os.environ.clear()", "sys.stdout = None"]
+TAKEN = ["os.environ.clear()", "sys.stdout = None", "import multiprocessing; multiprocessing.set_start_method('spawn')"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", TAKEN)
+@pytest.mark.parametrize("words", TAKEN, ids=["environment", "stdout", "start method"])
 def test_what_a_users_code_takes_away_ends_no_plan(tmp_path, words):
     own_folder(tmp_path / "mine", "failing", f"import os\n{START}    {words}\n", "failing.Failing")
     done = sweep(tmp_path, "batch_size=4", verb="plan")

@@ -1,5 +1,6 @@
 """Worker processes are forks of a server that imports torch before the parent knows what to train."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -46,6 +47,14 @@ def test_one_server_starts_all_workers(started):
 def test_the_server_runs_no_thread_that_a_fork_would_lose(started):
     started()
     assert _status(forkserver._forkserver._forkserver_pid, "Threads") == "1"
+
+
+@pytest.mark.parametrize("method", [None, "fork"])
+def test_a_users_code_may_set_the_start_method_of_processes_later(monkeypatch, started, method):
+    monkeypatch.setattr(multiprocessing.context._default_context, "_actual_context", None)
+    multiprocessing.set_start_method(method, force=True)
+    started()
+    assert multiprocessing.get_start_method(allow_none=True) == method
 
 
 TOUCHING = """
