@@ -1,6 +1,7 @@
 """The two bases of errors that end a command in one line, in `analysis` and in `study`. Where an error is both, work
 had begun."""
 
+import errno
 import os
 import traceback
 
@@ -15,6 +16,26 @@ def debugging() -> bool:
     False
     """
     return os.environ.get(DEBUG) == "1"
+
+
+OPEN_FILES = (errno.EMFILE, errno.ENFILE)
+"""Errors of a process, or of a machine, that has too many open files."""
+CURES = {
+    **dict.fromkeys(OPEN_FILES, "Raise the limit of open files (ulimit -n), or choose fewer engine.workers"),
+    **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "Remove the file or the link to nowhere in the place of a folder"),
+}
+"""Error of a file -> what to do. Others mean that its disk is full or may not be written."""
+
+
+def cure_of(error: OSError) -> str:
+    """What to do about a file that cannot be written, as the beginning of a sentence.
+
+    >>> cure_of(OSError(errno.ENOSPC, "No space left on device"))
+    'Make room or change its permissions'
+    >>> cure_of(OSError(errno.EMFILE, "Too many open files"))
+    'Raise the limit of open files (ulimit -n), or choose fewer engine.workers'
+    """
+    return CURES.get(error.errno or 0, "Make room or change its permissions")
 
 
 class _Told(Exception):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from analysis.errors import Failed as Failed
 from analysis.errors import Refused as Refused
+from analysis.errors import cure_of
 
 
 class UsageError(Refused):
@@ -34,6 +35,6 @@ def unwritable(path: Path | str, error: OSError) -> str:
     """What is said of a file of a sweep that cannot be written, with the reason and the cure."""
     reason = os.strerror(error.errno) if error.errno else error
     return (
-        f"cannot write to {path}: {reason}; finished trials are safe. Make room or change its permissions, and "
+        f"cannot write to {path}: {reason}; finished trials are safe. {cure_of(error)}, and "
         "run the same command to continue; or choose another results=DIR."
     )

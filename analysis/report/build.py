@@ -13,7 +13,7 @@ from analysis import figures
 from analysis.batch_schedules import table as batch_schedules
 from analysis.batch_schedules import verified
 from analysis.counting import RACE, Goal
-from analysis.errors import Unwritten
+from analysis.errors import Unwritten, cure_of
 from analysis.estimates import at_budget, by_goal, landscape, tuned
 from analysis.labels import goal_text, listed
 from analysis.load import GOAL, LoadError, StudyData, folders, load_study
@@ -72,8 +72,8 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
             _link_from_main(results, main, asked.static)
     except OSError as error:
         raise Unwritten(
-            f"cannot write {error.filename or output}: {error.strerror or error}; the measurements are safe. Make room"
-            f" or change its permissions, then rebuild the report: {again}; or add --output DIR to write it elsewhere."
+            f"cannot write {error.filename or output}: {error.strerror or error}; the measurements are safe. "
+            f"{cure_of(error)}, then rebuild the report: {again}; or add --output DIR to write it elsewhere."
         ) from error
     return data
 

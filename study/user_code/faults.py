@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from analysis.errors import DEBUG as DEBUG
+from analysis.errors import OPEN_FILES, cure_of
 from analysis.errors import debugging as debugging
 from study.errors import text_of
 from study.user_code.ownership import is_users
@@ -107,6 +108,8 @@ def told(error: BaseException) -> str:
             f"cannot read or write{of}: {os.strerror(error.errno)}. Make room or change its permissions; temporary "
             "files go to the folder that TMPDIR names."
         )
+    elif not where and isinstance(error, OSError) and error.errno in OPEN_FILES:
+        text = f"{said(error)}. {cure_of(error)}; if your code opens files, let it close them."
     elif not where and isinstance(error, OSError) and error.errno in OF_NAMES:
         text = f"cannot use {error.filename}: {os.strerror(error.errno)}. {OF_NAMES[error.errno]}"
     elif not where and isinstance(error, OSError) and error.errno in CLOSED:

@@ -10,6 +10,8 @@ import pytest
 
 from study.devices.distributed import lost
 from study.devices.memory import out_of_memory
+from study.errors import unwritable
+from study.store.atomic import Stopped, make_folder
 from study.user_code import faults
 
 ROOT = Path(__file__).parents[3]
@@ -47,6 +49,21 @@ def test_a_file_that_a_users_code_closed_is_no_fault_of_the_program(reason):
     said = faults.told(OSError(code, os.strerror(code)))
     assert "A file of this process is closed: look for os.close()" in said
     assert "please report it" not in said
+
+
+@pytest.mark.parametrize("reason", ["EMFILE", "ENFILE"])
+def test_too_many_open_files_are_told_with_their_limit(reason):
+    error = OSError(getattr(errno, reason), os.strerror(getattr(errno, reason)))
+    for said in (faults.told(error), unwritable("x", error)):
+        assert "Raise the limit of open files (ulimit -n), or choose fewer engine.workers" in said
+        assert "please report it" not in said
+        assert "Make room" not in said
+
+
+def test_a_link_to_nowhere_in_the_place_of_a_folder_has_a_cure(tmp_path):
+    (tmp_path / "results").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(Stopped, match="Remove the file or the link to nowhere in the place of a folder, and run"):
+        make_folder(tmp_path / "results")
 
 
 ENDS = {
