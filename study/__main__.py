@@ -130,6 +130,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 if __name__ == "__main__":
     status = main()
+    signals.tell_of_threads(lambda said: os.write(2, f"study: {said}\n".encode()))
     # Nothing is left that must be collected, which takes a second at exit. But Triton, which torch may have imported,
     # prints what is not collected as leaks.
     (gc.unfreeze if "triton" in sys.modules else gc.freeze)()

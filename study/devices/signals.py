@@ -72,6 +72,22 @@ def _answered(
             signal.signal(number, usual)
 
 
+def tell_of_threads(say: Callable[[str], object], seconds: float = 3.0) -> None:
+    """Say which threads this process waits for at its end, if they have not ended by then: Python waits for ever."""
+    own = threading.main_thread()
+
+    def tell() -> None:
+        time.sleep(seconds)
+        left = [each.name for each in threading.enumerate() if each is not own and not each.daemon and each.is_alive()]
+        if left:
+            say(
+                f"the command is done, but your code still runs {', '.join(left)}: let the thread end, or start it "
+                "with daemon=True; Ctrl-C ends the command."
+            )
+
+    threading.Thread(target=tell, daemon=True).start()
+
+
 def die_with(parent: int) -> None:
     """Start a thread that ends this process soon after its parent died: a restarted sweep must not meet orphans."""
 

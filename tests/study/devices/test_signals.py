@@ -160,3 +160,20 @@ def test_in_other_threads_than_the_main_one_nothing_is_done(block):
     before = signal.getsignal(signal.SIGINT)
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(inside).result() is before
+
+
+WAITING = """
+import os, threading
+from study.devices import signals
+threading.Thread(target=threading.Event().wait, args=({wait},), daemon={daemon}, name="prefetch").start()
+signals.tell_of_threads(lambda said: os.write(2, said.encode()), {seconds})
+"""
+
+
+@pytest.mark.parametrize(
+    ("wait", "daemon", "seconds", "told"), [(1, False, 0.05, True), (60, True, 0, False), (0, False, 0.05, False)]
+)
+def test_a_thread_that_keeps_a_command_from_ending_is_named(wait, daemon, seconds, told):
+    script = WAITING.format(wait=wait, daemon=daemon, seconds=seconds)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ("your code still runs prefetch: let the thread end" in done.stderr) == told
