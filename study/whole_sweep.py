@@ -1,9 +1,8 @@
 """A whole sweep: finds the missing studies, measures their cost, and trains them."""
 
 import importlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import chdir, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -17,6 +16,7 @@ from analysis.question.stages import REFINE
 from study import store, warn
 from study.config import fingerprint, preflight
 from study.config.jobs import Job, parse_jobs
+from study.devices import folder
 from study.devices.imports import imported_aside
 from study.engine import older
 from study.engine.cost import Cost, Work
@@ -53,27 +53,27 @@ def jobs_here(overrides: Sequence[str], config_dir: Path | None, mix: bool = Fal
         Refused: the configuration is invalid, data are missing, or a results folder holds another question or trials of
             other code or data, or cannot be written.
     """
-    with chdir(os.curdir):  # a user's code may change the current folder, from which the paths of results go out
-        jobs = preflight.settle(_parsed(overrides, config_dir, mix))
-    check_results(jobs)
+    jobs = settled(_parsed(overrides, config_dir, mix))
     return jobs, missing(jobs)
 
 
 def jobs_elsewhere(overrides: Sequence[str], config_dir: Path | None, mix: bool = False) -> tuple[list[Job], list[Job]]:
     """`jobs_here` for other machines: settings that depend on the machine stay as configured."""
-    with chdir(os.curdir):
-        jobs = preflight.judge(_parsed(overrides, config_dir, mix))
+    jobs = _parsed(overrides, config_dir, mix)
+    with folder.of_user():
+        jobs = preflight.judge(jobs)
     check_results(jobs)
     return jobs, missing(jobs)
 
 
 def _parsed(overrides: Sequence[str], config_dir: Path | None, mix: bool) -> list[Job]:
-    return [replace(job, mix=mix) for job in parse_jobs(overrides, config_dir)]
+    with folder.kept():
+        return [replace(job, mix=mix) for job in parse_jobs(overrides, config_dir)]
 
 
 def settled(jobs: Sequence[Job]) -> list[Job]:
     """The jobs with all settings that depend on this machine filled in. Raises Refused as `jobs_here` does."""
-    with chdir(os.curdir):
+    with folder.of_user():
         jobs = preflight.settle(jobs)
     check_results(jobs)
     return jobs
@@ -81,8 +81,8 @@ def settled(jobs: Sequence[Job]) -> list[Job]:
 
 def check_results(jobs: Sequence[Job]) -> None:
     """Raise StoreError if a results folder holds another question, or cannot be written or continued."""
-    for folder in {job.results: None for job in jobs}:
-        store.check(folder, [job.study for job in jobs if job.results == folder])
+    for results in {job.results: None for job in jobs}:
+        store.check(results, [job.study for job in jobs if job.results == results])
     for job in jobs:
         if (why := refusal(job)) and stages.next_search(job.study, on_file(job)) is not None:
             raise store.StoreError(why)

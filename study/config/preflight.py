@@ -30,6 +30,7 @@ from study.data import streaming
 from study.data.digest import spaced
 from study.data.examples import Examples, splits_of
 from study.data.resident import EVALUATION_CHUNK, Data
+from study.devices import folder
 from study.devices.memory import device_bytes, micro_batch, most_workers
 from study.devices.placement import Placement, slots
 from study.engine.arithmetic import alone, candidates, fused
@@ -226,8 +227,9 @@ def _check(study: Study, checked: CheckedWorkload, device: str) -> None:
 
 def _as_begun(job: Job) -> Job:
     """The job with the micro-batch, arithmetic and search of earlier runs; the machine that trains it adds the rest."""
-    job = replace(job, study=store.continued(job.results, job.study))
-    begun = store.recorded(job.results, job.study)
+    with folder.of_command():
+        job = replace(job, study=store.continued(job.results, job.study))
+        begun = store.recorded(job.results, job.study)
     if not begun:
         return job
     search = store.extended(job.study.search, begun.question["search"])
@@ -272,7 +274,8 @@ def _arithmetic(job: Job, recorded: Study, model: nn.Module, checked: CheckedWor
     split = (placement.devices or 1) > 1 or checked.streamed
     why = checked.state.reason or ("its data are streamed, or it has several devices" if split else None)
     by_split = split and not checked.state.reason
-    begun = store.recorded(job.results, study)
+    with folder.of_command():
+        begun = store.recorded(job.results, study)
     if (begun and begun.settled) and (placement.name == "auto" or (placement.name == "lanes" and fused(recorded))):
         study = recorded
         if why and fused(recorded):

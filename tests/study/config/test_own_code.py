@@ -11,7 +11,7 @@ from helpers.blobs import Blobs
 from helpers.fused import partly
 from helpers.made_workload import own_folder
 
-from study import whole_sweep
+from study import store, whole_sweep
 from study.config.composed.choices import CONF
 from study.config.jobs import parse_jobs
 from study.config.preflight import check_names
@@ -73,6 +73,31 @@ def test_a_users_code_that_changes_the_folder_does_not_move_the_results(tmp_path
     folder = own_folder(tmp_path / "mine", "moving", source, "made_moving.Moving")
     jobs(["workload=moving", "batch_size=4"], folder)
     assert Path.cwd() == tmp_path
+    sys.modules.pop("made_moving", None)
+
+
+READS = """import os
+from made_images import *
+os.chdir('data')
+class Moving(Images):
+    def splits(self, device):
+        os.stat('here.txt')
+        return super().splits(device)
+"""
+
+
+def test_a_users_code_stays_in_its_folder_and_recorded_trials_in_ours(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/here.txt").write_text("read")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "made_moving", raising=False)
+    words = ["workload=moving", "batch_size=4"], own_folder(tmp_path / "mine", "moving", READS, "made_moving.Moving")
+    [job] = whole_sweep.jobs_here([*words[0], "engine=serial"], words[1])[0]
+    store.open_study(job.results, job.study, {})
+    for jobs in (whole_sweep.jobs_here, whole_sweep.jobs_elsewhere):  # as a later round, which imports nothing
+        [later] = jobs(*words)[0]
+        assert later.study.arithmetic == "plain"
+        assert Path.cwd() == tmp_path
     sys.modules.pop("made_moving", None)
 
 
