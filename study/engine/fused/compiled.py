@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from study.devices.cores import cores
 from study.devices.memory import out_of_memory, release_cached_memory
 from study.engine.fused.convolution.folded import folded
+from study.engine.fused.convolution.pooled import pooled
 from study.engine.fused.rewritten import written_out
 from study.engine.fused.stack import Stack, Step
 
@@ -140,7 +141,7 @@ def traced(function: Callable[..., Tensor], tensors: Sequence[Tensor]) -> GraphM
         graph = make_fx(function, tracing_mode="fake")(*tensors)
         # Once more, without changes in place, which would hide what reads what.
         graph = make_fx(torch.func.functionalize(graph), tracing_mode="fake")(*tensors)
-        return written_out(folded(graph))
+        return written_out(folded(pooled(graph)))
 
 
 def inductor(graph: GraphModule, tensors: Sequence[Tensor]) -> Callable[..., Tensor]:

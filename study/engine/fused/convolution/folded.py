@@ -29,11 +29,11 @@ def folded(graph: GraphModule) -> GraphModule:
 
     Before its end, no operation of the graph may change a tensor (`torch.func.functionalize`).
     """
-    for relu in _calls(graph, aten.relu.default):
+    for relu in calls(graph, aten.relu.default):
         _fold_relu(relu)
-    for gradient in _calls(graph, aten.threshold_backward.default):
+    for gradient in calls(graph, aten.threshold_backward.default):
         _fold_gradient(gradient)
-    for total in _calls(graph, aten.add.Tensor):
+    for total in calls(graph, aten.add.Tensor):
         _fold_sum(total)
     graph.graph.eliminate_dead_code()
     graph.recompile()
@@ -43,7 +43,7 @@ def folded(graph: GraphModule) -> GraphModule:
 def _fold_relu(relu: Node) -> None:
     """Let the readers of a ReLU read its input, if all can rectify it or need its signs alone, which are the same."""
     images = relu.all_input_nodes[0]
-    readers = list(_readers(relu))
+    readers = list(readers_of(relu))
     if _form(images) != _form(relu) or not all(_reads_images(reader, named, relu) for reader, named in readers):
         return
     for reader, _ in readers:
@@ -103,7 +103,8 @@ def _operation(node: Node) -> torch._ops.OpOverload:
     return node.target
 
 
-def _calls(graph: GraphModule, target: object) -> list[Node]:
+def calls(graph: GraphModule, target: object) -> list[Node]:
+    """The calls of an operation, in their order."""
     return [node for node in graph.graph.nodes if node.op == "call_function" and node.target is target]
 
 
@@ -111,11 +112,11 @@ def _is_view(node: object) -> bool:
     return isinstance(node, Node) and isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
 
 
-def _readers(node: Node) -> Iterator[tuple[Node, Node]]:
+def readers_of(node: Node) -> Iterator[tuple[Node, Node]]:
     """(an operation that reads a node or a view of it, the node or view that it names)."""
     for user in node.users:
         if _is_view(user):
-            yield from _readers(user)
+            yield from readers_of(user)
         else:
             yield user, node
 
@@ -136,7 +137,7 @@ def _alone(node: object, place: int, *targets: object) -> Node | None:
         return None
     found = _same(node)
     ours = found.target in targets and len(found.args) <= place
-    return found if ours and len(list(_readers(found))) == 1 else None
+    return found if ours and len(list(readers_of(found))) == 1 else None
 
 
 def _form(node: object) -> object:
