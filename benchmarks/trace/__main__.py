@@ -1,7 +1,7 @@
 """Kernels, bytes and FLOP of one update on a GPU, and its least time on a named card. Needs no GPU.
 
     python -m benchmarks.trace [--json FILE] [--models cnn,resnet8] [--batch-sizes 2,8] [--optimizer adam] [--lanes 64]
-        [--card H100] [--compiled | --no-compiled] [--kernels]
+        [--card H100] [--compiled | --no-compiled] [--stored fp32,bf16] [--kernels]
     python -m benchmarks.trace --paper [--no-compiled]
 
 Each model is traced as the lanes that a GPU would train, and as one model alone (`plain`). Columns: kernels of an
@@ -9,6 +9,9 @@ update of all lanes; megabytes read and written, and MFLOP of products and convo
 Python at every step, a replayed CUDA graph being one; how often the host waits for the GPU in a segment of 128 steps;
 and, at each precision, the lane-steps a second if every kernel were as fast as the card allows
 (`benchmarks.trace.roofline`). `docs/speed.md` has measured rates beside them. Takes about two minutes.
+
+With `precision=tf32` numbers are stored as with `fp32`. With `bf16` most are stored in half the bytes: that update has
+lines of its own, for the models whose layers `benchmarks.trace.autocast` knows (`--stored` chooses the lines).
 
 The update is also counted as `torch.compile` would fuse it, which takes ten to thirty seconds for each model and batch
 size: for the two of the last lines, with `--compiled` for all, with `--no-compiled` for none. `--kernels` lists every
@@ -23,6 +26,7 @@ import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,24 +36,31 @@ from benchmarks.engine import BATCH_SIZES, MODELS, USUAL_BATCH_SIZES, WRITTEN, p
 from benchmarks.trace.roofline import CARDS, PRECISIONS, Card
 from benchmarks.trace.updates import LANES, Update, traced
 
+STORED = {"fp32": ("fp32", "tf32"), "bf16": ("bf16",)}
+"""Precision that is traced -> the precisions whose updates are the same."""
 FUSED_LAYERS = ("transformer", "lstm")
 """Models whose `plain` is not counted: a GPU has fused kernels for attention and LSTMs, `meta` has not."""
 RECURRENT = ("lstm",)
 """Models that are not compiled: their graphs have thousands of operations."""
+NOT_IN_BF16 = FUSED_LAYERS
+"""Models with other layers under autocast than products and convolutions."""
 HEADLINES = (("resnet8", 128, "ResNet-8: {:.1f} MB an example"), ("cnn", 2, "CNN at B = 2: {:.0f} MB a lane"))
 
 
 def updates(models: Sequence[str], sizes: Sequence[int] | None, chosen: argparse.Namespace) -> Iterator[Update]:
     """The updates that were asked for."""
-    for model in models:
+    for model, precision in product(models, chosen.stored.split(",")):
+        if precision == "bf16" and model in NOT_IN_BF16:
+            continue
         for batch_size in sizes or BATCH_SIZES.get(model, USUAL_BATCH_SIZES):
-            yield traced(model, batch_size, chosen.optimizer, lanes=chosen.lanes)
+            how = model, batch_size, chosen.optimizer
+            yield traced(*how, lanes=chosen.lanes, precision=precision)
             if _compiles(model, batch_size, chosen.compiled):
                 from benchmarks.trace.compiled import compiled  # imports torch's compiler, which takes seconds
 
-                yield compiled(model, batch_size, chosen.optimizer, chosen.lanes)
+                yield compiled(*how, chosen.lanes, precision)
             if model not in FUSED_LAYERS:
-                yield traced(model, batch_size, chosen.optimizer, "plain")
+                yield traced(*how, "plain", precision=precision)
 
 
 def _compiles(model: str, batch_size: int, asked: bool | None) -> bool:
@@ -59,7 +70,8 @@ def _compiles(model: str, batch_size: int, asked: bool | None) -> bool:
 
 def rates(update: Update, card: Card) -> dict[str, float]:
     """Precision -> lane-steps a second by the roofline."""
-    return {each: update.lanes / card.seconds(update.kernels, each, update.launches) for each in PRECISIONS}
+    same = STORED[update.precision]
+    return {each: update.lanes / card.seconds(update.kernels, each, update.launches) for each in same}
 
 
 def headlines(update: Update) -> Iterator[str]:
@@ -68,22 +80,23 @@ def headlines(update: Update) -> Iterator[str]:
         if (update.model, update.batch_size) == (model, batch_size) and update.lanes > 1:
             share = 1e6 * (batch_size if "an example" in text else 1)
             copied = sum(kernel.bytes for kernel in update.kernels if kernel.kind == "copy") / update.lanes
-            yield f"{text.format(update.bytes / share)} ({update.arithmetic}; copies: {copied / share:.1f})"
+            how = f"{update.arithmetic}, {update.precision}"
+            yield f"{text.format(update.bytes / share)} ({how}; copies: {copied / share:.1f})"
 
 
 def hours(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Precision -> hours of the paper's ResNet-8 study without its evaluations."""
-    seconds = dict.fromkeys(PRECISIONS, 0.0)
+    seconds = dict.fromkeys((each for each in PRECISIONS if any(each in row["rates"] for row in rows)), 0.0)
     for batch_size, updates in paper_updates().items():
-        for precision in PRECISIONS:
-            fastest = max(row["rates"][precision] for row in rows if row["batch_size"] == batch_size)
+        for precision in seconds:
+            fastest = max(row["rates"].get(precision, 0.0) for row in rows if row["batch_size"] == batch_size)
             seconds[precision] += updates / fastest
     return {precision: each / 3600 for precision, each in seconds.items()}
 
 
 def line(update: Update, row: dict[str, Any]) -> str:
     """A line of the table."""
-    speeds = "".join(f"{rate:12,.0f}" for rate in row["rates"].values())
+    speeds = "".join(f"{row['rates'][each]:12,.0f}" if each in row["rates"] else f"{'':12}" for each in PRECISIONS)
     return (
         f"{update.model:12}{update.batch_size:5} {update.arithmetic:22}{row['kernels']:7}{update.bytes / 1e6:11.2f}"
         f"{update.flop / 1e6:11,.1f}{update.launches:9}{update.meetings:10}{speeds}"
@@ -100,6 +113,7 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=LANES)
     parser.add_argument("--card", choices=CARDS, default="H100")
     parser.add_argument("--compiled", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--stored", default=",".join(STORED))
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--paper", action="store_true")
     chosen = parser.parse_args()

@@ -42,10 +42,10 @@ class Fused(BaseException):
     """The scheduler has fused the graph. Not an Exception, which Inductor would wrap in one of its own."""
 
 
-def compiled(model: str, batch_size: int, optimizer: str, lanes: int = LANES) -> Update:
+def compiled(model: str, batch_size: int, optimizer: str, lanes: int = LANES, precision: str = "fp32") -> Update:
     """Count the compiled update of the lanes that a GPU would train. The host launches as much as today."""
-    today = updates.traced(model, batch_size, optimizer, lanes=lanes)
-    study, workload = study_of(model, batch_size, optimizer, None)
+    today = updates.traced(model, batch_size, optimizer, lanes=lanes, precision=precision)
+    study, workload = study_of(model, batch_size, optimizer, None, precision)
     assert ARITHMETICS[study.arithmetic].stack is not None
     with as_a_gpu():
         graph, arguments = whole_update(started(study, workload, lanes), lanes)
@@ -129,7 +129,7 @@ def _library(group: Any) -> Iterator[Kernel]:
         return
     written = sum(map(_bytes, results.values()))
     if name in OURS:
-        yield from convolution_of_lanes(name, read, written, _flop_of_lanes(name, node, inputs, written))
+        yield from convolution_of_lanes(name, read, written, _flop_of_lanes(name, node, inputs, results[0]))
         return
     flop, kind = 0, "element-wise"
     if name == "convolution":
@@ -139,11 +139,11 @@ def _library(group: Any) -> Iterator[Kernel]:
     yield Kernel(name, kind, sum(read), written, flop)
 
 
-def _flop_of_lanes(name: str, node: Any, inputs: Sequence[Any], written: int) -> int:
+def _flop_of_lanes(name: str, node: Any, inputs: Sequence[Any], result: Any) -> int:
     sizes = [[int(size) for size in each.get_size()] for each in inputs]
     if name == "differentiated":
         return flop_of_lanes(math.prod(sizes[1]), sizes[0][2], node.constant_args[:2])
-    results = written // 4 if name == "filtered" else math.prod(sizes[0])
+    results = _count(_layout(result)) if name == "filtered" else math.prod(sizes[0])
     return flop_of_lanes(results, sizes[1][2], sizes[1][3:])
 
 

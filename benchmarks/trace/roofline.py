@@ -27,8 +27,7 @@ class Card:
     launch: float = 6e-6
 
     def seconds(self, kernels: Iterable[Kernel], precision: str, launches: int = 0) -> float:
-        """The sum over kernels, or the time of the launches from Python if that is longer. Numbers are stored in fp32
-        at every precision."""
+        """The sum over kernels, or the time of the launches from Python if that is longer."""
         rates = {"convolution": self.convolutions[precision], "product": self.products[precision]}
         each = (
             max(self.node, kernel.bytes / self.bandwidth, kernel.flop / rates.get(kernel.kind, math.inf))

@@ -13,6 +13,7 @@ from unittest import mock
 from torch import Tensor, nn
 
 from benchmarks.engine import MODELS, RATE, WRITTEN, made_up_splits, made_up_windows
+from benchmarks.trace.autocast import Autocast
 from benchmarks.trace.counter import META, Counter, Kernel
 from study.config.jobs import parse_jobs
 from study.data.resident import Data
@@ -35,6 +36,7 @@ class Update:
     """One update of all lanes.
 
     Attributes:
+        precision: `fp32`, in which numbers are stored with `tf32`, too, or `bf16`.
         kernels: of the update; where lanes are recorded as a CUDA graph, of the graph.
         launches: launches from Python at every step, a replayed graph being one.
         meetings: how often the host waits for the device in a segment of `SEGMENT_STEPS` steps.
@@ -43,6 +45,7 @@ class Update:
     model: str
     optimizer: str
     batch_size: int
+    precision: str
     arithmetic: str
     lanes: int
     kernels: tuple[Kernel, ...]
@@ -67,9 +70,16 @@ class Update:
         return held | counts | {"bytes": round(self.bytes), "flop": round(self.flop)}
 
 
-def traced(model: str, batch_size: int, optimizer: str, arithmetic: str | None = None, lanes: int = LANES) -> Update:
+def traced(
+    model: str,
+    batch_size: int,
+    optimizer: str,
+    arithmetic: str | None = None,
+    lanes: int = LANES,
+    precision: str = "fp32",
+) -> Update:
     """Count an update. `arithmetic`: None: the one that is chosen on a GPU."""
-    study, workload = study_of(model, batch_size, optimizer, arithmetic)
+    study, workload = study_of(model, batch_size, optimizer, arithmetic, precision)
     fused = ARITHMETICS[study.arithmetic].stack is not None
     with as_a_gpu() as graphs, Counter() as counter:
         made = started(study, workload, lanes) if fused else alone(study, workload)
@@ -79,14 +89,17 @@ def traced(model: str, batch_size: int, optimizer: str, arithmetic: str | None =
         kernels = graphs[-1].kernels if isinstance(made, Lanes) else counter.counted(partial(made.update, RATE)).kernels
     segment = one.meetings + (SEGMENT_STEPS - 1) * meetings
     height = lanes if fused else 1
-    return Update(model, optimizer, batch_size, study.arithmetic, height, tuple(kernels), launches, segment)
+    counted = tuple(kernels), launches, segment
+    return Update(model, optimizer, batch_size, precision, study.arithmetic, height, *counted)
 
 
-def study_of(model: str, batch_size: int, optimizer: str, arithmetic: str | None) -> tuple[Study, Workload]:
+def study_of(
+    model: str, batch_size: int, optimizer: str, arithmetic: str | None, precision: str
+) -> tuple[Study, Workload]:
     """A study with whole batches, and its workload."""
     held = {"learning_rate": RATE, **WRITTEN[optimizer][0]}
     fixed = [f"search.space.{name}={value}" for name, value in held.items()]
-    where = ["stopping=budget", f"batch_size={batch_size}", "engine.device=cpu"]
+    where = ["stopping=budget", f"batch_size={batch_size}", f"precision={precision}", "engine.device=cpu"]
     [job] = parse_jobs([*MODELS[model], f"optimizer={optimizer}", *fixed, *where])
     study, workload = replace(job.study, micro_batch=None), build(job.study.workload)
     chosen = arithmetic or candidates(workload.model(), study, "cuda")[0]
@@ -134,7 +147,9 @@ def as_a_gpu() -> Iterator[list[Graph]]:
         mock.patch.dict(cuda_graph.GRAPHS, {"meta": graph}),
         mock.patch("study.engine.lanes.initial_model", model),
         mock.patch("study.engine.run.initial_model", model),
-        mock.patch("torch.is_autocast_enabled", return_value=False),  # it does not know `meta`
+        mock.patch("torch.autocast", Autocast),  # torch's does not know `meta`
+        mock.patch("torch.is_autocast_enabled", Autocast.enabled),
+        mock.patch("torch.get_autocast_dtype", Autocast.innermost),
         mock.patch("torch.optim.optimizer._get_fused_kernels_supported_devices", return_value=["meta"]),
     ):
         yield graphs

@@ -50,9 +50,15 @@ def threads():
 
 
 @pytest.mark.parametrize(
-    ("model", "batch_size", "element_wise", "count"), [("resnet8", 128, 0, 1), ("cnn", 2, 2 * 2 * 1024 * 3136, 2)]
+    ("model", "batch_size", "precision", "element_wise", "count"),
+    [
+        ("resnet8", 128, "fp32", 0, 1),
+        ("resnet8", 128, "bf16", 0, 1),
+        ("cnn", 2, "fp32", 2 * 2 * 1024 * 3136, 2),
+        ("cnn", 2, "bf16", 2 * 2 * 1024 * 3136, 1),
+    ],
 )
-def test_the_compiled_update_reads_and_writes_less(model, batch_size, element_wise, count, threads):
+def test_the_compiled_update_reads_and_writes_less(model, batch_size, precision, element_wise, count, threads):
     """`element_wise`: FLOP of products that are written out (`study.engine.fused.rewritten`)."""
     if torch.__version__.split(".")[:2] != RECORDED["versions"]["torch"].split(".")[:2]:
         pytest.skip("recorded with another version of torch")
@@ -63,11 +69,12 @@ def test_the_compiled_update_reads_and_writes_less(model, batch_size, element_wi
         next(
             row
             for row in RECORDED["rows"]
-            if (row["model"], row["batch_size"], row["arithmetic"]) == (model, batch_size, how)
+            if (row["model"], row["batch_size"], row["precision"], row["arithmetic"])
+            == (model, batch_size, precision, how)
         )
         for how in ("vmap", "vmap compiled")
     )
-    found = compiled(model, batch_size, "momentum").row()
+    found = compiled(model, batch_size, "momentum", precision=precision).row()
     assert found["flop"] == today["flop"] - element_wise
     assert found["bytes"] <= 1.01 * recorded["bytes"] < today["bytes"]
     # The first graph that Inductor fuses in a process may have a kernel more.

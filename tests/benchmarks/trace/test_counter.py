@@ -149,32 +149,36 @@ def test_the_roofline_is_the_longest_of_bytes_arithmetic_and_launch():
     assert CARDS["H100"].seconds(kernels, "fp32") == pytest.approx(8e-6)
 
 
-def recorded(model: str, batch_size: int, arithmetic: str) -> dict[str, Any]:
-    key = model, batch_size, arithmetic
-    return next(r for r in RECORDED["rows"] if (r["model"], r["batch_size"], r["arithmetic"]) == key)
+def recorded(model: str, batch_size: int, precision: str, arithmetic: str) -> dict[str, Any]:
+    asked = {"model": model, "batch_size": batch_size, "precision": precision, "arithmetic": arithmetic}
+    return next(row for row in RECORDED["rows"] if asked.items() <= row.items())
 
 
 @pytest.mark.parametrize(
-    ("model", "batch_size", "arithmetic"),
+    ("model", "batch_size", "precision", "arithmetic"),
     [
-        ("softmax", 2, "linear_chain"),
-        ("mlp1024", 2, "linear_chain"),
-        pytest.param("mlp1024", 2, "plain", marks=pytest.mark.slow),
-        ("cnn", 2, "vmap"),
-        pytest.param("cnn", 2, "plain", marks=pytest.mark.slow),
-        pytest.param("resnet8", 2, "vmap", marks=pytest.mark.slow),
-        ("resnet8", 128, "vmap"),
-        pytest.param("resnet8", 128, "plain", marks=pytest.mark.slow),
-        ("transformer", 2, "vmap"),
-        pytest.param("lstm", 2, "vmap", marks=pytest.mark.release),
+        ("softmax", 2, "fp32", "linear_chain"),
+        ("mlp1024", 2, "fp32", "linear_chain"),
+        pytest.param("mlp1024", 2, "fp32", "plain", marks=pytest.mark.slow),
+        ("cnn", 2, "fp32", "vmap"),
+        ("cnn", 2, "bf16", "vmap"),
+        pytest.param("cnn", 2, "fp32", "plain", marks=pytest.mark.slow),
+        pytest.param("cnn", 2, "bf16", "plain", marks=pytest.mark.slow),
+        pytest.param("resnet8", 2, "fp32", "vmap", marks=pytest.mark.slow),
+        ("resnet8", 128, "fp32", "vmap"),
+        ("resnet8", 128, "bf16", "vmap"),
+        pytest.param("resnet8", 128, "fp32", "plain", marks=pytest.mark.slow),
+        pytest.param("resnet8", 128, "bf16", "plain", marks=pytest.mark.slow),
+        ("transformer", 2, "fp32", "vmap"),
+        pytest.param("lstm", 2, "fp32", "vmap", marks=pytest.mark.release),
     ],
 )
-def test_updates_cost_no_more_than_was_recorded(model, batch_size, arithmetic):
+def test_updates_cost_no_more_than_was_recorded(model, batch_size, precision, arithmetic):
     """After a change that saves kernels or bytes, record them: `python -m benchmarks.trace --compiled --json FILE`."""
     if torch.__version__.split(".")[:2] != RECORDED["versions"]["torch"].split(".")[:2]:
         pytest.skip("recorded with another version of torch")
-    row = recorded(model, batch_size, arithmetic)
-    found = traced(model, batch_size, row["optimizer"], arithmetic, row["lanes"]).row()
+    row = recorded(model, batch_size, precision, arithmetic)
+    found = traced(model, batch_size, row["optimizer"], arithmetic, row["lanes"], precision).row()
     costs = ("kernels", "bytes", "flop", "launches", "meetings")
     grown = {cost: (row[cost], found[cost]) for cost in costs if found[cost] > row[cost]}
     assert not grown, f"(recorded, now): {grown}"
