@@ -1,18 +1,21 @@
 """One session on a GPU: what the GPU path is judged by, each figure beside the one that is wanted.
 
-    python -m benchmarks.gpu.session [--minutes 13] [--json session.json]
+    python -m benchmarks.gpu.session [--parts paper-tf32,paper-bf16] [--minutes 9] [--json session.json]
+        [--earlier session.json]
     python -m benchmarks.gpu.session --device cpu --tiny        (shows that it runs; its figures mean nothing)
 
-Parts, in order. After `--minutes` nothing else begins, and what is left is not measured:
+`--parts` are measured in this order. After `--minutes` nothing else begins, and what is left is not measured. Before
+them, several processes compile the updates of convolutions that the parts need; not on a CPU.
 
-1. updates of convolutions are compiled by several processes, which nothing waits for later; not on a CPU
-2. updates of lanes, also compiled, of four models with TF32, beside a plain loop and one tuned process
-   (`benchmarks.gpu.lanes`), and between them the thirteen batch sizes of the paper's ResNet-8 study, compiled, as hours
-   of 100 trials
-3. that study in bf16
-4. the convolutions of three layers with other sizes of blocks (`benchmarks.gpu.convolutions --tune`); not on a CPU
-5. `pytest -m "gpu and not slow"`
+paper-tf32, paper-bf16   updates of lanes, also compiled, of the paper's ResNet-8 study at its thirteen batch sizes, as
+                         hours of 100 trials (`benchmarks.gpu.lanes`)
+cells                    the same of four models with TF32, beside a plain loop and one tuned process
+large                    the same at large batch sizes
+blocks                   the convolutions of three layers with other sizes of blocks (`benchmarks.gpu.convolutions
+                         --tune`); not on a CPU
+tests                    `pytest -m "gpu and not slow"`
 
+Not all of them fit in ten minutes: `--earlier` takes over what another call has measured, which is not measured again.
 Bytes of an update are those of `benchmarks/measured/trace.json`: they need no GPU. The file is written after every
 part, so that a session that is cut off leaves what it has. Data are made up in the shapes of the real ones.
 """
@@ -50,7 +53,8 @@ CELLS: dict[str, tuple[int, ...]] = {
 LARGE: dict[str, tuple[int, ...]] = {"resnet8": (2048, 512), "cnn": (512,), "mlp1024": (2048,)}
 """Model -> the batch sizes at which it is measured, in this order; first all CELLS."""
 CONVOLUTIONS = "resnet8", "cnn"
-COMPILERS, COMPILING_SECONDS = 16, 75
+PARTS = ("paper-tf32", "paper-bf16", "cells", "large", "blocks", "tests")
+COMPILERS, COMPILING_SECONDS = 16, 150
 """Most processes that compile ahead, and how long at most."""
 BYTES = (
     ("ResNet-8: MB of an update, per example", "resnet8", 128, 2.8),
@@ -64,6 +68,8 @@ RATIOS = (
 )
 """Name, model, the largest batch size that is judged, and the wanted multiple of a plain loop."""
 PRECISIONS = ("tf32", "bf16")
+MEASURED = ("cells", "paper", "layers", "tests")
+"""What a session measures, by its name in the file."""
 LAYERS = ("16-16", "32-32", "64-64")
 LANES, BATCH_SIZE = 32, 512
 """Of these layers: most of the study's examples are at larger batch sizes, which take as long for each example."""
@@ -76,6 +82,7 @@ class Session:
     Attributes:
         end: when nothing else may begin, by `time.monotonic`.
         tiny: measure a few cells, which shows that all runs.
+        asked: the PARTS to measure.
         cells: rows of `benchmarks.gpu.lanes`.
         paper: precision -> such rows, one for each batch size.
         layers: layer -> rows of `benchmarks.gpu.convolutions`.
@@ -85,6 +92,7 @@ class Session:
     device: str
     end: float
     tiny: bool = False
+    asked: Sequence[str] = PARTS
     cells: list[dict[str, Any]] = field(default_factory=list)
     paper: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {each: [] for each in PRECISIONS})
     layers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -95,46 +103,56 @@ class Session:
         if self.device != "cpu":
             self._compile_ahead()
             yield "compiled ahead"
-        cells = {"softmax": (2,)} if self.tiny else CELLS
-        for model, sizes in cells.items():
-            self._measure(model, sizes, "tf32", self.cells, alone=False)
-            yield f"{model} beside a plain loop"
-            if model == ("softmax" if self.tiny else CONVOLUTIONS[-1]):
-                yield self._paper("tf32")
-        for model, sizes in ({} if self.tiny else LARGE).items():
-            self._measure(model, sizes, "tf32", self.cells, alone=False)
-            yield f"{model} at large batch sizes"
-        yield self._paper("bf16")
-        if self.device != "cpu":
-            self._tune()
-            yield "convolutions with other sizes of blocks"
-        self._test()
-        yield "tests"
+        for part in self.asked:
+            if part in ("cells", "large"):
+                for model, sizes in self._cells(part):
+                    self._measure(model, sizes, "tf32", self.cells, alone=False)
+                    yield f"{model} beside a plain loop"
+            elif part.startswith("paper-"):
+                precision = part.removeprefix("paper-")
+                self._measure("resnet8", self._paper_sizes(), precision, self.paper[precision], alone=True)
+                yield f"the paper's ResNet-8 study in {precision}"
+            elif part == "tests":
+                self._test()
+                yield part
+            elif self.device != "cpu":
+                self._tune()
+                yield "convolutions with other sizes of blocks"
 
-    def _paper(self, precision: str) -> str:
-        """Measure the largest batch sizes first: they take most of the hours."""
-        rows = self.paper[precision]
-        for size in sorted(paper_updates(), reverse=True)[: 1 if self.tiny else None]:
-            same = [row for row in self.cells if (row["model"], row["precision"]) == ("resnet8", precision)]
-            same = [row for row in same if (row["batch_size"], row["lanes"]) == (size, lanes.most_lanes(size))]
-            rows += same
-            if not same:
-                self._measure("resnet8", [size], precision, rows, alone=True)
-        return f"the paper's ResNet-8 study in {precision}"
+    def _cells(self, part: str) -> list[tuple[str, tuple[int, ...]]]:
+        if self.tiny:
+            return [("softmax", (2,))] if part == "cells" else []
+        return [*(CELLS if part == "cells" else LARGE).items()]
+
+    def _paper_sizes(self) -> list[int]:
+        """The largest batch sizes first: they take most of the hours."""
+        return sorted(paper_updates(), reverse=True)[: 1 if self.tiny else None]
+
+    def compiled(self) -> list[tuple[str, int, str]]:
+        """(model, batch size, precision) of the updates of convolutions that the parts compile."""
+        found = []
+        for part in self.asked:
+            if part in ("cells", "large"):
+                found += [(name, size, "tf32") for name, sizes in self._cells(part) for size in sizes]
+            elif part.startswith("paper-"):
+                found += [("resnet8", size, part.removeprefix("paper-")) for size in self._paper_sizes()]
+        return [each for each in dict.fromkeys(found) if each[0] in CONVOLUTIONS]
 
     def _compile_ahead(self) -> None:
-        asked = [(model, size) for model in CONVOLUTIONS for size in CELLS[model]]
-        asked += [("resnet8", size) for size in sorted(paper_updates(), reverse=True) if size not in CELLS["resnet8"]]
+        asked = self.compiled()
         end = time.monotonic() + min(COMPILING_SECONDS, max(0.0, self._left))
         with get_context("spawn").Pool(min(COMPILERS, cores()), _one_thread) as pool:
-            tasks = [pool.apply_async(lanes.compile_ahead, (*each, self.device, "tf32", True)) for each in asked]
-            for task, (model, size) in zip(tasks, asked, strict=True):
+            tasks = [
+                pool.apply_async(lanes.compile_ahead, (model, size, self.device, precision, True))
+                for model, size, precision in asked
+            ]
+            for task, (model, size, precision) in zip(tasks, asked, strict=True):
                 try:
                     done, why = task.get(max(0.0, end - time.monotonic())), "its update is not one that is compiled"
                 except Exception as error:  # of a compiler, or no time is left: `measured` compiles it then
-                    done, why = False, f"{type(error).__name__} {error}"
+                    done, why = False, _told(error)
                 if not done:
-                    print(f"{model} at B = {size} is not compiled ahead: {why}"[:200])
+                    print(f"{model} at B = {size} in {precision} is not compiled ahead: {why}")
 
     @property
     def _left(self) -> float:
@@ -143,18 +161,26 @@ class Session:
     def _measure(
         self, model: str, sizes: Sequence[int], precision: str, rows: list[dict[str, Any]], alone: bool
     ) -> None:
+        done = {(row["model"], row["batch_size"]) for row in rows}  # by an earlier call
         for batch_size in sizes:
-            if self._left > 0:
+            if self._left > 0 and (model, batch_size) not in done:
                 how = self.device, precision, True, True, alone
-                rows.append(lanes.measured(model, batch_size, *how))
-                print(lanes.printed(rows[-1]), flush=True)
+                try:
+                    rows.append(lanes.measured(model, batch_size, *how))
+                    print(lanes.printed(rows[-1]), flush=True)
+                except Exception as error:  # of one cell, which must not end a session on a lent GPU
+                    print(f"{model} at B = {batch_size} in {precision} is not measured: {_told(error)}", flush=True)
 
     def _tune(self) -> None:
         settle("tf32")
         for name in LAYERS:
             if self._left > 0:
                 layer = convolutions.LAYERS[name]
-                found = convolutions.rows(layer, LANES, BATCH_SIZE, torch.float32, tune=True)
+                try:
+                    found = convolutions.rows(layer, LANES, BATCH_SIZE, torch.float32, tune=True)
+                except Exception as error:  # as above
+                    print(f"the layer {name} is not measured: {_told(error)}", flush=True)
+                    continue
                 print(*(convolutions.line(name, each) for each in found), sep="\n", flush=True)
                 self.layers[name] = [each._asdict() for each in found]
 
@@ -169,6 +195,10 @@ class Session:
                 self.tests = ran.stdout.strip().rpartition("\n")[2]
             except subprocess.TimeoutExpired:
                 self.tests = "ran out of time"
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__} {error}"[:200]
 
 
 def _one_thread() -> None:
@@ -238,12 +268,20 @@ def judged(session: Session) -> Iterator[Judged]:
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=13.0)
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--earlier", type=Path)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--tiny", action="store_true")
     chosen = parser.parse_args()
-    session = Session(one_device(chosen.device), time.monotonic() + 60 * chosen.minutes, chosen.tiny)
+    asked = chosen.parts.split(",")
+    if unknown := {*asked} - {*PARTS}:
+        parser.error(f"--parts must be of {', '.join(PARTS)}, but got {', '.join(sorted(unknown))}")
+    end = time.monotonic() + 60 * chosen.minutes
+    earlier = json.loads(chosen.earlier.read_text()) if chosen.earlier else {}
+    held = {key: earlier[key] for key in MEASURED if key in earlier}
+    session = Session(one_device(chosen.device), end, chosen.tiny, [each for each in PARTS if each in asked], **held)
     torch.set_num_threads(1)
     gpu = None if session.device == "cpu" else torch.cuda.get_device_name(session.device)
     print(gpu or "CPU", torch.__version__)
@@ -252,7 +290,7 @@ def main() -> None:
         for part in session.parts():
             print(f"{part}; {60 * chosen.minutes - session.end + time.monotonic():.0f} s", flush=True)
             rows = [asdict(row) | {"verdict": row.verdict} for row in judged(session)]
-            found = {key: getattr(session, key) for key in ("cells", "paper", "layers", "tests")}
+            found = {key: getattr(session, key) for key in MEASURED}
             machine = {"gpu": gpu, "torch": torch.__version__}
             if chosen.json:
                 chosen.json.write_text(json.dumps({"machine": machine, "judged": rows, **found}, indent=1) + "\n")

@@ -1,6 +1,7 @@
 """A session on a GPU says of each judged figure whether it is what was wanted."""
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,7 +11,7 @@ import pytest
 
 from benchmarks.engine import paper_updates, study_of
 from benchmarks.gpu import convolutions, lanes
-from benchmarks.gpu.session import Session, judged
+from benchmarks.gpu.session import LARGE, Session, judged
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,6 +75,48 @@ def test_hours_are_those_of_all_batch_sizes(hours, verdict):
 )
 def test_tests_that_were_skipped_have_not_passed(line, verdict):
     assert verdicts(Session("cpu", 0.0, tests=line))["all GPU tests pass"][0] == verdict
+
+
+def measuring(monkeypatch, fails: int | None = None) -> list[tuple[str, int, str]]:
+    """Lets measurements return a row at once, but for a batch size that fails; returns what is measured."""
+    asked = []
+
+    def measured(model, batch_size, device, precision, *how):
+        asked.append((model, batch_size, precision))
+        if batch_size == fails:
+            raise RuntimeError("no room")
+        return cell(model, batch_size, 1.0) | {"precision": precision}
+
+    monkeypatch.setattr(lanes, "measured", measured)
+    monkeypatch.setattr(lanes, "printed", str)
+    return asked
+
+
+def test_a_session_measures_the_parts_that_are_asked(monkeypatch):
+    asked = measuring(monkeypatch)
+    session = Session("cpu", math.inf, asked=["paper-bf16", "large"])
+    assert len(list(session.parts())) == 1 + len(LARGE)
+    sizes = sorted(paper_updates(), reverse=True)
+    large = [(model, size, "tf32") for model, several in LARGE.items() for size in several]
+    assert asked == [*(("resnet8", size, "bf16") for size in sizes), *large]
+    assert {("resnet8", size, "bf16") for size in sizes} | {("cnn", 512, "tf32")} <= {*session.compiled()}
+    assert not {model for model, *_ in session.compiled()} - {"resnet8", "cnn"}
+
+
+def test_what_an_earlier_call_measured_is_not_measured_again(monkeypatch):
+    asked = measuring(monkeypatch)
+    earlier = {"tf32": [], "bf16": [cell("resnet8", size, 1.0) for size in paper_updates() if size != 8]}
+    list(Session("cpu", math.inf, asked=["paper-bf16"], paper=earlier).parts())
+    assert asked == [("resnet8", 8, "bf16")]
+    assert len(earlier["bf16"]) == len(paper_updates())
+
+
+def test_a_cell_that_fails_does_not_end_the_session(monkeypatch, capsys):
+    measuring(monkeypatch, fails=8192)
+    session = Session("cpu", math.inf, asked=["paper-tf32"])
+    list(session.parts())
+    assert len(session.paper["tf32"]) == len(paper_updates()) - 1
+    assert "resnet8 at B = 8192 in tf32 is not measured: RuntimeError no room" in capsys.readouterr().out
 
 
 @pytest.mark.slow
