@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -92,9 +93,8 @@ def main() -> None:
     torch.backends.cudnn.allow_tf32 = True
     capability, constants = int(sys.argv[1]), json.loads(sys.argv[2])
     with compiling(capability) as found, changed(constants):
-        for layer in LAYERS:
-            launched(layer, torch.float32)
-        launched(LAYERS[0], torch.bfloat16)
+        for layer, dtype in product(LAYERS, TYPES):
+            launched(layer, dtype)
     print(json.dumps({"most": max(found), "allowed": SHARED[capability], "kernels": len(found)}))
 
 

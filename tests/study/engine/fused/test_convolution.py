@@ -30,7 +30,10 @@ import torch
 from helpers.gpu.convolutions import CASES, assert_exact, assert_nan_stays, assert_rectified
 from study.engine.fused.convolution import kernels, launch, operations, row_kernels
 
-torch.backends.cudnn.allow_tf32 = sys.argv[1] == "rows"
+how = sys.argv[1]
+torch.backends.cudnn.allow_tf32 = how == "rows"
+if how == "half, rows":
+    launch._precision = lambda images: "tf32"  # as bfloat16, these are for tensor cores
 operations._launch = lambda *images: launch
 operations._grouped = None  # no convolution of torch is to be used
 used = set()
@@ -43,15 +46,19 @@ for module in (kernels, row_kernels):
                 used.add(self.key)
                 return self.kernel[grid]
         setattr(module, name, Noted())
-for name, case in CASES.items():
+half = how.startswith("half")
+dtype, rounding = (torch.float16, 5e-4) if half else (torch.float32, 1e-6)
+for name in sys.argv[2:] or CASES:
     used.clear()
-    assert_exact(case, *case.made(torch.float32, torch.device("cpu")), rounding=1e-6)
+    case = CASES[name]
+    assert_exact(case, *case.made(dtype, torch.device("cpu")), rounding=rounding)
     print(name, *sorted(used), sep="|")
-for name in ("stride", "steps beyond the kernel", "more filters than a block"):
-    assert_rectified(CASES[name], *CASES[name].made(torch.float32, torch.device("cpu")), rounding=1e-6)
+    if half or name in ("stride", "steps beyond the kernel", "more filters than a block"):
+        assert_rectified(case, *case.made(dtype, torch.device("cpu")), rounding=rounding)
 assert_nan_stays()
 """
-"""Triton's interpreter runs kernels on a CPU, in processes that it was asked to from the start. It does not round."""
+"""Triton's interpreter runs kernels on a CPU, in processes that it was asked to from the start. It does not round, and
+cannot multiply bfloat16: numbers of half the bytes are float16."""
 BY_ROWS = {
     "more filters than a block",
     "several parts",
@@ -83,6 +90,16 @@ def test_the_kernels_are_exact(how):
     by_rows = {name for name, keys in used.items() if {"row_kernels.filtered", "row_kernels.differentiated"} <= keys}
     assert by_rows == (BY_ROWS if how == "rows" else set())
     assert how == "rows" or not any("row_kernels" in key for keys in used.values() for key in keys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["half, rows", "half, patches"])
+def test_the_kernels_are_exact_for_numbers_of_half_the_bytes(how):
+    cases = ["three channels", "stride", "steps beyond the kernel", "several parts", "rows, no padding"]
+    lines = in_a_process("-c", INTERPRETED, how, *cases, TRITON_INTERPRET="1").splitlines()
+    by_rows = [name for name, *keys in (line.split("|") for line in lines) if "row_kernels.differentiated" in keys]
+    assert [line.split("|")[0] for line in lines] == cases
+    assert by_rows == (cases[3:] if how == "half, rows" else [])
 
 
 def in_a_process(*words: str, **variables: str) -> str:
