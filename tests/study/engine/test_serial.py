@@ -17,7 +17,7 @@ from torch import nn
 from analysis.counting import Goal
 from study.data.order import epoch_permutation
 from study.devices import generators
-from study.engine import serial
+from study.engine.run import Run
 from study.optimizers import OPTIMIZERS
 from study.schedules import SCHEDULES
 from study.search.points import point
@@ -179,7 +179,7 @@ def test_a_layer_that_draws_is_seeded_wherever_its_file_is(tiny_study, monkeypat
 
 def test_parts_of_a_batch_and_steps_draw_apart(tiny_study):
     study = tiny_study()
-    run = serial.Run(study, Drawing(), Drawing().data(), trials(study, 0)[0], 3)
+    run = Run(study, Drawing(), Drawing().data(), trials(study, 0)[0], 3)
     drawn = []
     run.trained.register_forward_hook(lambda *_: drawn.append(torch.rand(4).tolist()))
     for _ in range(3):
