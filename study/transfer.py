@@ -172,7 +172,7 @@ def _left_out(
         elif base in complete and base not in tuned:
             yield f"no trial of batch size {base:,} reached the goal, so it has no tuned configuration; {known}"
     if not tuned:
-        yield "no trial reached the goal, so nothing is tuned; choose a looser goal or a larger budget"
+        yield "no trial reached the goal, so nothing is tuned; `study report` says what to sweep next"
     elif len(complete) < 2:
         yield f"batch size {next(iter(complete)):,} is the only one, so there is none to transfer to; sweep another"
     for rule in request.rules if tuned else ():

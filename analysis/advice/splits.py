@@ -135,7 +135,7 @@ def table(
     steps = tuned.table(steps_to_result.table(studies, goals=(goal,)), own)
     known = _of_curve(steps)
     if not known["reached"].any():
-        raise AdviceError(_unreached(studies, goal, feasible=steps["complete"].any()))
+        raise AdviceError(_unreached(studies, goal))
     found = _timed(_splits(known, machine), machine)
     if able(found).empty:
         raise AdviceError(_impossible(found, machine))
@@ -210,14 +210,11 @@ def ranked(found: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
     return able(found).sort_values([first, second, "accumulation_steps", "devices"], kind="stable")
 
 
-def _unreached(studies: Sequence[StudyData], goal: Goal | None, feasible: bool) -> str:
+def _unreached(studies: Sequence[StudyData], goal: Goal | None) -> str:
     first = studies[0]
-    cure = "give a looser --goal, or sweep with a larger budget"
-    if not feasible:
-        cure = "no trial was feasible either: `study report` says why, and what to sweep next"
     return (
         f"no trial of {first.workload} with {first.optimizer} reached {goal or first.goal}, so no batch size can be "
-        f"advised; {cure}."
+        "advised; give a looser --goal, or sweep again: `study report` says with what changed."
     )
 
 

@@ -316,7 +316,7 @@ def test_the_usual_bases_are_the_smallest_that_reached_the_goal_and_the_middle_o
 @pytest.mark.parametrize(
     ("reached", "reason"),
     [
-        ({8: None, 16: None}, "no trial reached the goal, so nothing is tuned; choose a looser goal or a larger"),
+        ({8: None, 16: None}, "no trial reached the goal, so nothing is tuned; `study report` says what to"),
         ({8: 20}, "batch size 8 is the only one, so there is none to transfer to; sweep another"),
     ],
 )

@@ -1,17 +1,19 @@
-"""Batch sizes at which no trial was feasible, or most commands failed."""
+"""Batch sizes at which no trial was feasible or learned anything, or most commands failed."""
 
 from collections.abc import Sequence
 
 import pandas as pd
 
+from analysis.counting import Goal
 from analysis.estimates import tuned
 from analysis.labels import counted, end_text
 from analysis.load import STUDY, StudyData
+from analysis.tables.steps_to_result import counted_trials
 
 LONGEST = 200
 """Characters of a line that a failed command printed."""
 BELOW = 100
-"""A range that begins at 0 is divided by this number if all of its trials diverged."""
+"""The least factor between the ends of a range of lower learning rates; one from 0 is divided by it."""
 
 
 def hindered(studies: Sequence[StudyData], steps: pd.DataFrame) -> list[StudyData]:
@@ -51,6 +53,17 @@ def happened(studies: Sequence[StudyData]) -> str:
     return f"{failures:,} of {trials:,} commands failed{others}"
 
 
+def never_improved(study: StudyData, goal: Goal) -> float:
+    """The error of the untrained model if no trial had a smaller one after a step; NaN otherwise, or if it is unknown.
+
+    >>> never_improved(study, study.goal)
+    nan
+    """
+    untrained = study.untrained(goal.metric)
+    least = counted_trials(study, goal)["least_error"].min()
+    return untrained if untrained < least < float("inf") else float("nan")
+
+
 def example(studies: Sequence[StudyData]) -> str:
     """How the last command that failed ended; empty if none failed.
 
@@ -72,8 +85,8 @@ def example(studies: Sequence[StudyData]) -> str:
 
 
 def lower(studies: Sequence[StudyData]) -> dict[str, float]:
-    """The range of learning rates below one in which all trials diverged, as wide as it on a log scale: overrides of a
-    sweep; empty if no range of learning rates was searched.
+    """The range of learning rates below one in which all trials diverged, as wide as it on a log scale or a factor of
+    `BELOW`: overrides of a sweep; empty if no range of learning rates was searched.
 
     >>> lower([study])  # it was 0.001 to 10
     {'search.space.learning_rate.low': 1e-07, 'search.space.learning_rate.high': 0.001}
@@ -82,5 +95,5 @@ def lower(studies: Sequence[StudyData]) -> dict[str, float]:
     if not all("low" in each for each in ranges):
         return {}
     low, high = min(each["low"] for each in ranges), max(each["high"] for each in ranges)
-    low, high = (low * low / high, low) if low > 0 else (low, high / BELOW)
+    low, high = (low / max(high / low, BELOW), low) if low > 0 else (low, high / BELOW)
     return {f"search.space.learning_rate.{side}": float(f"{end:.2g}") for side, end in (("low", low), ("high", high))}

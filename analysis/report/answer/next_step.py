@@ -203,11 +203,18 @@ def _without_others(mine: Sequence[StudyData], studies: Sequence[StudyData]) -> 
 
 
 def _missed(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | None:
-    """A larger budget if no trial reached the goal. It asks another question, so it needs a folder of its own."""
+    """A larger budget if no trial reached the goal, or lower learning rates if none became better than an untrained
+    model. Both ask another question, so they need a folder of their own."""
     if steps["reached"].any():
         return None
     errors = [error for study in studies if len(error := falling(study))]
     least = f"{min(each['error'].min() for each in errors):.3g}" if errors else ""
+    untrained = [infeasible.never_improved(study, study.goal) for study in studies]
+    if not np.isnan(untrained).any():
+        why = f"because the least error, {least}, is above that of an untrained model, {min(untrained):.3g}"
+        units = {study.key: float(trainings(_search(study))) for study in studies}
+        overrides = infeasible.lower(studies) | {"results": folder_beside(studies, "lower")}
+        return Change(f"search lower learning rates, {why}", overrides, units)
     if errors and not any(map(_still_falls, studies)):
         return Change(
             f"choose a looser goal or other ranges of hyperparameters, because the least error, {least}, "

@@ -9,7 +9,7 @@ from analysis.estimates import tuned
 from analysis.intervals import PART
 from analysis.labels import metric_text
 from analysis.load import StudyData
-from analysis.report.answer.infeasible import failed, happened
+from analysis.report.answer.infeasible import failed, happened, never_improved
 from analysis.report.warnings.caution import CONTINUE, FEW_TRIALS, MORE_TRIALS, STRICTER, TYPICAL, Caution, Row, about
 from analysis.tables import audits, steps_to_result
 
@@ -143,6 +143,9 @@ def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
         if np.isfinite(least):
             text += "; the least error was {}" if study.exact else "; the least error at the end was {}"
             values.append(f"{least:.3g}")
+        if not np.isnan(untrained := never_improved(study, goal)):
+            text, cure = f"{text}, above that of the untrained model, {{}}", "search lower learning rates"
+            values.append(f"{untrained:.3g}")
         yield about("never", study, goal, text, cure, *values)
         return
     steps = row["steps_to_result"]

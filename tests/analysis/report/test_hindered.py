@@ -1,5 +1,6 @@
 """What a report says and advises where no trial was feasible, or most commands failed."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -129,3 +130,27 @@ def test_lower_learning_rates_are_for_the_optimizer_that_diverged(tmp_path, make
     why = "all 8 trials diverged at batch sizes 8 and 64 with sgd"
     assert found.advice == f"search lower learning rates, because {why}"
     assert {*found.command.split()} >= {*LOWER.split(), "optimizer=sgd"}
+
+
+@pytest.mark.parametrize(
+    ("untrained", "advice", "cure"),
+    [
+        (0.8, "search lower learning rates, because the least error, 0.9, is above that of an untrained model, 0.8",
+            "above that of the untrained model, 0.8; search lower learning rates"),
+        (1.0, "choose a looser goal or other ranges of hyperparameters", "0.9; raise the budget"),
+        (None, "choose a looser goal or other ranges of hyperparameters", "0.9; raise the budget"),
+    ],
+)  # fmt: skip
+def test_trials_that_learned_nothing_get_lower_learning_rates(sweep, untrained, advice, cure):
+    folder = sweep({8: [None] * 4, 64: [None] * 4})
+    for path in folder.rglob("study.json"):
+        record = json.loads(path.read_text())
+        recorded = {} if untrained is None else {"untrained classification_error": untrained}
+        record["provenance"][-1] |= {"fingerprint": recorded, "command": "python -m study sweep"}
+        path.write_text(json.dumps(record))
+    data = build.read([folder])
+    found = data.answers[0].next
+    assert found.advice.startswith(advice)
+    words = {f"results={folder}-lower", "search.space.learning_rate.high=0.001"}
+    assert words <= {*found.command.split()} or untrained != 0.8
+    assert [said for said in data.warnings if cure in said]

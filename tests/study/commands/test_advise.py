@@ -126,7 +126,7 @@ REFUSED = [
     (["--workload", "digits"], "no workload 'digits'"),
     (["--goal", "soon"], "a goal must read"),
     (["--goal", "val/x<1"], "val/x is not measured; there are: test/"),
-    (["--goal", "val/classification_error<0.0001"], "give a looser --goal, or sweep with a larger budget"),
+    (["--goal", "val/classification_error<0.0001"], "give a looser --goal, or sweep again"),
 ]
 
 
