@@ -55,9 +55,10 @@ from study.search.tuner import Tuner, point
 from study.space import values
 from study.workers.pool import TrialTooLarge, Workers
 from study.workers.start import one_thread_environment
-from workloads.base import Split, Splits, Workload, build
+from workloads.base import Split, Splits, Workload
 from workloads.data.datasets import DATASETS
 from workloads.language.modelling import LanguageModelling
+from workloads.user_code.importing import build
 
 MODELS = {
     "softmax": ["workload=softmax_mnist"],

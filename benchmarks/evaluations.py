@@ -36,7 +36,8 @@ from study.engine.trial.proposals import Proposals
 from study.records import Curve, Study, Trial
 from study.search.points import point
 from study.space import values
-from workloads.base import Workload, build
+from workloads.base import Workload
+from workloads.user_code.importing import build
 
 LANES = 4
 FORMS = {

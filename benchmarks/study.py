@@ -41,7 +41,7 @@ from study.search.tuner import point
 from study.space import values
 from study.workers.pool import Workers
 from study.workers.start import ahead
-from workloads.base import build
+from workloads.user_code.importing import build
 
 MODEL = ["workload=fc_mnist", "workload.widths=[128]"]
 QUESTION = ["goal=val/classification_error < 0.05", "budget.epochs=2"]

@@ -23,14 +23,6 @@ def usage_errors() -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
-def text_of(error: BaseException) -> str:
-    """The text of an error, which may be of a user's class; empty if the class fails to give one."""
-    try:
-        return str(error)
-    except Exception:
-        return ""
-
-
 def unwritable(path: Path | str, error: OSError) -> str:
     """What is said of a file of a sweep that cannot be written, with the reason and the cure."""
     reason = os.strerror(error.errno) if error.errno else error

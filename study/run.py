@@ -31,7 +31,7 @@ from study.store.claims import WHOLE, Claim, Held, Shard
 from study.store.curves import Reader
 from study.workers.dispatch import Queue
 from study.workers.pool import TrialTooLarge, Workers
-from workloads.base import build
+from workloads.user_code.importing import build
 
 Watch = Callable[["SearchRun", Tuner, Curve | None], None]
 """Called with a finished trial; and with None at the start of a search and when it is complete."""

@@ -17,7 +17,8 @@ def look_in_current_folder_last() -> None:
 
     This program's own folder goes before it, also where an import hook or the current folder led to it, and before any
     other copy: of a clone run by `python -m` where another version is installed, workers would import the latter.
-    Processes that start later get the same order, and `workloads.base.importable` appends the folder of --config-dir.
+    Processes that start later get the same order, and `workloads.user_code.importing` appends the folder of
+    --config-dir.
     """
     first = [sys.path.pop(0)] if _is_current(sys.path[0]) else []
     first += [folder for folder in sys.path if _is_current(folder) and not _is_ours(folder)]

@@ -26,8 +26,8 @@ from study.search import stages
 from study.search.transfer_rules import RULES, Move, Values
 from study.search.tuner import Tuner
 from study.terminal import costs as cost_table
-from workloads.base import build, importable
 from workloads.suggest import suggest
+from workloads.user_code.importing import build, importable
 
 SEEDS = 10
 CHEAPER = "--seeds 5, one --base-batch-size or fewer --rules"

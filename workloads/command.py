@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Any, ClassVar
 
-from workloads.base import PerExample, imported, require_one_of
+from workloads.base import PerExample, require_one_of
 from workloads.suggest import suggest
+from workloads.user_code.importing import imported
 
 GIVEN = {
     "batch_size": "examples per update",

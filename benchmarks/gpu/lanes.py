@@ -41,7 +41,8 @@ from study.engine.arithmetic import fused
 from study.engine.fused.compiled import Compiled, as_function, inductor, traced
 from study.engine.lanes import Lanes
 from study.records import PRECISIONS, Study
-from workloads.base import Workload, build
+from workloads.base import Workload
+from workloads.user_code.importing import build
 
 SECONDS = 0.3
 TRIALS, EXAMPLES = 100, 2**16

@@ -40,7 +40,7 @@ from study.engine.lanes import train
 from study.engine.trial.proposals import Proposals
 from study.records import Curve, Study, Trial
 from study.space import values
-from workloads.base import build
+from workloads.user_code.importing import build
 
 FILE = Path(__file__).parents[1] / "measured/digits.parquet"
 GOALS = {"val/classification_error": 0.05, "val/cross_entropy_error": 0.2}

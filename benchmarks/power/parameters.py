@@ -43,7 +43,7 @@ from study.search.rounds import Point, Pool
 from study.search.stages import trained_again
 from study.search.tuner import Tuner
 from study.settings import Seeds
-from workloads.base import build
+from workloads.user_code.importing import build
 
 CONFIRM, FRESH, MANY = 4, 16, 64
 """Fresh seeds: as a sweep trains them; for `shortfall`; for the best few. The reference is the best of these."""

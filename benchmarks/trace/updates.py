@@ -25,8 +25,9 @@ from study.engine.trial.evaluation import initial_model
 from study.records import Study, Trial
 from study.search.tuner import point
 from study.space import values
-from workloads.base import Workload, build
+from workloads.base import Workload
 from workloads.language.modelling import LanguageModelling
+from workloads.user_code.importing import build
 
 LANES = 64
 

@@ -38,7 +38,8 @@ from study.tuned.runs import (
     spread,
     tuned_search,
 )
-from workloads.base import Workload, importable
+from workloads.base import Workload
+from workloads.user_code.importing import importable
 
 LOSS = "cross_entropy_error"
 """The error by which branches are compared, where a workload has it: it is smoother than a share of wrong answers."""

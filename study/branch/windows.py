@@ -22,7 +22,7 @@ from study.settings import Budget, Evaluation, Search
 from study.space import Dimension
 from study.store import trunks
 from study.terminal import costs as cost_table
-from workloads.base import build
+from workloads.user_code.importing import build
 
 CHEAPER = "fewer checkpoints, multiples or seeds, or a shorter window"
 

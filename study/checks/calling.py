@@ -11,12 +11,12 @@ from torch import Tensor
 
 from study.data import trees
 from study.devices import modes
-from study.errors import Refused, UsageError, text_of
+from study.errors import Refused, UsageError
 from study.records import Study
 from study.space import middle
-from study.user_code import faults
 from workloads.base import PerExample, Workload
 from workloads.data.fetching import DataError
+from workloads.user_code.errors import place, said, text_of
 
 FEW = 8
 """Number of examples in a check."""
@@ -67,7 +67,7 @@ def calling(study: Study, name: str, of: str = "") -> Iterator[None]:
     except Exception as error:
         what = f"{study.name}'s {name} cannot be computed {of}".rstrip()
         cure = next((f"; {cure}" for part, cure in CURES.items() if re.search(part, text_of(error))), "")
-        raise UsageError(f"{what}: {faults.said(error)}{faults.place(error)}{cure}.") from error
+        raise UsageError(f"{what}: {said(error)}{place(error)}{cure}.") from error
     if why := modes.left_changed(before):
         raise UsageError(f"{study.name}'s {name} {why}")
 

@@ -21,8 +21,10 @@ from study.data.single_pass import SinglePass, alike, ended, is_stream
 from study.devices import generators, modes
 from study.errors import UsageError
 from study.records import Study
-from study.user_code.faults import said, succeeds
-from workloads.base import Splits, Workload, build, optional
+from study.user_code.faults import succeeds
+from workloads.base import Splits, Workload, optional
+from workloads.user_code.errors import said
+from workloads.user_code.importing import build
 
 COLLATE = (
     "give the workload a member `collate`, a function of a list of examples that returns (inputs, targets), such as "

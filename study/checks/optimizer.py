@@ -14,13 +14,14 @@ from study.data.resident import Data, Source
 from study.data.trees import Tree
 from study.devices import generators
 from study.engine.run import Run
-from study.errors import Failed, UsageError, text_of
+from study.errors import Failed, UsageError
 from study.optimizers.per_parameter import USUAL, Treatments, treatments
 from study.records import Study
 from study.space import values
-from study.user_code import faults, snapshots
+from study.user_code import snapshots
 from workloads.base import Splits, Workload
 from workloads.layers import layer_key
+from workloads.user_code.errors import place, text_of
 
 GRADIENTS_FIRST = (
     "must call the closure, which computes the gradients, before it reads them, so that it makes the update of "
@@ -175,14 +176,14 @@ class _Tried:
         """The error of an optimizer with what it means and the cure. `chosen`: the hyperparameters, for the message."""
         text = text_of(error)
         said = text.splitlines()[0].rstrip(". ") if text else type(error).__name__
-        place = faults.place(error)
+        where = place(error)
         if "does not require grad" in text:
             return f"because its step {GRADIENTS_ENABLED}"
         if _in_a_loop(self.begin):
-            return f"because its step {WITH_CLOSURE} ({said}{place})"
-        closure = CLOSURE_FIRST if self.passes == [] and place else ""
+            return f"because its step {WITH_CLOSURE} ({said}{where})"
+        closure = CLOSURE_FIRST if self.passes == [] and where else ""
         pairs = PAIRS if "tuple" in said else ""
-        return f"with {chosen}: {said}{place or OF_ARGUMENTS}{closure}{pairs}"
+        return f"with {chosen}: {said}{where or OF_ARGUMENTS}{closure}{pairs}"
 
 
 def _varies(run: Run) -> bool:

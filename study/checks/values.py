@@ -17,8 +17,9 @@ from study.data.examples import Examples
 from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
-from study.user_code.faults import said, succeeds
+from study.user_code.faults import succeeds
 from workloads.base import PerExample, Workload, optional
+from workloads.user_code.errors import said
 
 MOST_VALUES = 1024
 """Distinct labels that are judged; of more, evenly spaced ones, the smallest and the largest among them."""

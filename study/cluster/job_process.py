@@ -126,7 +126,7 @@ def main() -> None:
 
     from study import whole_sweep
     from study.errors import Failed, Refused
-    from workloads.base import importable
+    from workloads.user_code.importing import importable
 
     try:
         importable(config_dir)

@@ -233,7 +233,7 @@ def facts(request: AdviceRequest, question: Mapping[str, Any], largest: int) -> 
     """
     from study.devices.memory import too_large
     from study.engine.footprint import footprint, rebuilt, step_seconds
-    from workloads.base import importable
+    from workloads.user_code.importing import importable
 
     importable(request.config_dir)
     found = Facts(request.step_seconds, _in_examples(request.largest, question))

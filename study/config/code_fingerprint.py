@@ -1,6 +1,6 @@
 """Hashes of the user's own source files: they differ if the code differs, whatever its comments and formatting.
 
-A file counts if the user wrote it (`study.user_code.ownership`).
+A file counts if the user wrote it (`workloads.user_code.ownership`).
 """
 
 import ast
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from study.data.digest import whole
-from study.user_code.ownership import is_users
+from workloads.user_code.ownership import is_users
 
 
 def code(parts: Iterable[Any]) -> dict[str, float]:

@@ -25,8 +25,8 @@ from study.optimizers.foreign import class_path
 from study.records import COMMAND, PLAIN, Study
 from study.settings import ROUNDS, Budget, Evaluation, Search, Seeds, check_single_pass, usual_scouts
 from study.space import parse_space
-from workloads.base import importable
 from workloads.command import is_command
+from workloads.user_code.importing import importable
 
 _ROUNDS = "the trials of search=refine follow from search.scouts, search.refine, search.candidates and search.screens"
 NOT_OF_REFINE = {

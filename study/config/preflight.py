@@ -42,9 +42,10 @@ from study.records import COMMAND, Study
 from study.schedules import SCHEDULE
 from study.user_code.activations import evaluation_bytes, saved_bytes
 from study.user_code.notes import notes
-from workloads.base import Splits, Workload, build, metrics_of, optional
+from workloads.base import Splits, Workload, metrics_of, optional
 from workloads.command import Command
 from workloads.suggest import suggest
+from workloads.user_code.importing import build
 
 CHUNK_BYTES = 2**24
 """Most bytes that one forward pass of an evaluation of a language model keeps on a CPU."""

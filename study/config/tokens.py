@@ -6,7 +6,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from analysis.units import TOKENS, sequences, tokens_in
 from study.errors import UsageError, usage_errors
-from workloads.base import build, optional
+from workloads.base import optional
+from workloads.user_code.importing import build
 
 
 def batch_size(asked: Any, tokens_per_example: int | None, whose: str) -> int:

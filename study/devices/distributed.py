@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from study.devices.memory import out_of_memory
-from study.errors import text_of
+from workloads.user_code.errors import text_of
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from study.errors import text_of
 from study.records import Study
+from workloads.user_code.errors import text_of
 
 T = TypeVar("T")
 

@@ -20,11 +20,11 @@ from study.engine.fused.vmapped import Vmapped
 from study.engine.lanes import Lanes
 from study.engine.timing import started
 from study.engine.trial.evaluation import initial_model, measure
-from study.errors import text_of
 from study.records import Study
 from study.space import middle, values
 from workloads.base import Workload
 from workloads.layers import ghost_layers, keyed_layers
+from workloads.user_code.errors import text_of
 
 TOLD = (
     (r"called random operation", "it draws random numbers; workloads.layers.Dropout makes masks without a generator"),

@@ -16,8 +16,8 @@ from study.errors import UsageError
 from study.records import NUMERICS_VERSION, Study
 from study.space import middle
 from study.user_code.activations import PROBE_EXAMPLES, saved_bytes
-from workloads.base import build
 from workloads.data.datasets import DataError
+from workloads.user_code.importing import build
 
 WHOLE_SHARE = 0.9
 """Share of a device's memory for training one model: driver, fragmentation and data in transit need the rest."""

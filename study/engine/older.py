@@ -8,7 +8,7 @@ from torch import nn
 from analysis.question import older
 from study.engine.fused.layout import is_plain_sequence, is_watched
 from study.records import Study
-from workloads.base import build
+from workloads.user_code.importing import build
 
 LEAST_WEIGHTS = 2**20
 """Older versions factored gradients of linear layers with at least this number of weights."""

@@ -27,7 +27,7 @@ from study.tuned.runs import (
     spread,
     tuned_search,
 )
-from workloads.base import importable
+from workloads.user_code.importing import importable
 
 NOISE, ONE_STEP = "noise", "one_step"
 """What is measured along a run, and the folder of its points."""

@@ -18,7 +18,7 @@ from study.optimizers.base import AVERAGE, CLIP, Optimizer, Values
 from study.optimizers.per_parameter import ALL_USUAL, Treatments, param_groups
 from study.schedules import Schedule
 from study.space import Legal
-from workloads.base import imported
+from workloads.user_code.importing import imported
 
 THEIRS = {"learning_rate": "lr", "epsilon": "eps"}
 """Our name -> the name in these classes; beta1, beta2, ... become their `betas`."""

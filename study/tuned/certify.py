@@ -18,7 +18,7 @@ from study.search import stages
 from study.search.tuner import Tuner
 from study.transfer import Transfers, check, recorded
 from study.tuned.runs import asked, of_each_curve
-from workloads.base import importable
+from workloads.user_code.importing import importable
 
 SEEDS = 20
 

@@ -19,8 +19,8 @@ from study.errors import Failed, UsageError
 from study.records import Curve, Study, Trial
 from study.search import stages
 from study.search.tuner import Tuner
-from workloads.base import build
 from workloads.suggest import suggest
+from workloads.user_code.importing import build
 
 T = TypeVar("T")
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from study.records import Study
-from study.user_code.faults import said, succeeds
+from study.user_code.faults import succeeds
 from study.user_code.hidden_state import copied, is_plain
 from study.user_code.snapshots import DEEPEST, Digest, Snapshot, changed, of_class
+from workloads.user_code.errors import said
 
 OURS = {"momentum_buffer": "velocity", "exp_avg": "mean", "exp_avg_sq": "square"}
 """Names of optimizer state: in torch -> in `study.optimizers`."""

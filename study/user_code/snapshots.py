@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from study.user_code.ownership import is_users
 from workloads import layers
 from workloads.base import metrics_of, optional
+from workloads.user_code.ownership import is_users
 
 Snapshot = dict[str, Any]
 """Name, such as `Model.calls` -> digest."""

@@ -13,8 +13,8 @@ from torch import Tensor
 from study.data import trees
 from study.data.trees import Tree
 from study.errors import Failed
-from study.user_code import faults
 from workloads.base import Metric
+from workloads.user_code.errors import place, said
 
 
 class NoSingleTensor:
@@ -75,7 +75,7 @@ class WholeSplit:
                 raise
             raise Failed(
                 f"{self.workload}'s metrics[{name!r}] gets the outputs and targets of a whole split, but its parts "
-                f"hold tensors that make no single one, {lacking[0].why}: {faults.said(error)}{faults.place(error)}; "
+                f"hold tensors that make no single one, {lacking[0].why}: {said(error)}{place(error)}; "
                 "leave them out, pad them to one shape, or write the metric as an object with update, compute and "
                 "reset, which sees one part after the other."
             ) from error

@@ -18,8 +18,8 @@ from study.search.transfer_rules import RULES, Move, Values, usual
 from study.search.tuner import Tuner
 from study.settings import Budget
 from study.transfer import Transfers, recorded
-from workloads.base import importable
 from workloads.suggest import suggest
+from workloads.user_code.importing import importable
 
 SEEDS = 8
 MOVES = ("constant", "square_root", "linear")

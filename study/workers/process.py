@@ -253,8 +253,8 @@ def _prepared(setting: Setting, rank: Rank | None) -> str:
     import torch
 
     from study.devices import placement
-    from workloads.base import importable
     from workloads.command import COMMAND_PATH
+    from workloads.user_code.importing import importable
 
     importable(setting.import_path)
     targets = [json.loads(arguments)["_target_"] for arguments in setting.data]
@@ -305,7 +305,7 @@ class _Worker:
         from study.engine.command.environment import environment
         from study.engine.command.train import UNKNOWN, Place, train
         from study.engine.trial.pace import Pace
-        from workloads.base import build
+        from workloads.user_code.importing import build
 
         if isinstance(order, messages.Measure):
             _Parent(self.pipe, self.team, Pace(None)).report(messages.Measured(UNKNOWN))
@@ -367,7 +367,7 @@ class _Worker:
         """The study's workload and data. Loading them releases the data of the workload before, to save memory.
         Raises Refused if the data are not those of the parent."""
         from study.data import streaming
-        from workloads.base import build
+        from workloads.user_code.importing import build
 
         key = workload_key(study)
         if key not in self._loaded:

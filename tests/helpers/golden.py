@@ -26,8 +26,9 @@ from study.engine.trial.proposals import Proposals
 from study.records import Study, Trial
 from study.settings import Budget, Evaluation, Search, Seeds
 from study.space import parse_space
-from workloads.base import Splits, build
+from workloads.base import Splits
 from workloads.data.datasets import DATASETS
+from workloads.user_code.importing import build
 
 FILE = Path(__file__).parents[1] / "data" / "golden.json"
 TOLERANCE = 1e-4

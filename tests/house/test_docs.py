@@ -23,7 +23,7 @@ from study.config.jobs import parse_jobs
 from study.optimizers.base import Optimizer, in_place
 from study.schedules import Schedule
 from study.space import Legal
-from workloads.base import importable
+from workloads.user_code.importing import importable
 
 ROOT = doc_pages.ROOT
 PUBLISHED = "results/published/mlp_digits"

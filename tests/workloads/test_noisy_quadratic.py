@@ -15,9 +15,9 @@ from study.data.resident import Data
 from study.engine import can_fuse
 from study.settings import Evaluation, Seeds
 from study.user_code import activations
-from workloads.base import build
 from workloads.layers import set_keys
 from workloads.noisy_quadratic_exact import Recursion, spectrum
+from workloads.user_code.importing import build
 
 
 def configured(**more):

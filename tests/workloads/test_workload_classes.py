@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from workloads.base import IGNORED, build, classification_error, cross_entropy_error
+from workloads.base import IGNORED, classification_error, cross_entropy_error
 from workloads.classification import smoothed_cross_entropy
 from workloads.data.datasets import DATASETS
 from workloads.layers import Dropout
 from workloads.resnet_cifar import GlobalMeanPool
+from workloads.user_code.importing import build
 
 COMMON = {"name": "x", "train_examples": 100, "validation_examples": 10}
 FC = {"_target_": "workloads.fully_connected.FullyConnected", "dataset": "mnist", "widths": [], **COMMON}

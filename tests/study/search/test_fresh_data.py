@@ -26,7 +26,7 @@ from study.search import stages
 from study.settings import Evaluation
 from study.workers.one_by_one import by_data
 from workloads.base import Splits
-from workloads.base import build as built
+from workloads.user_code.importing import build as built
 
 WORKLOAD = {"_target_": "somewhere.Tiny", "name": "tiny", "train_examples": 64, "split_seed": 7}
 POINT = {"learning_rate": 0.1, "momentum": 0.9}

@@ -13,6 +13,7 @@ from study.devices.memory import out_of_memory
 from study.errors import unwritable
 from study.store.atomic import Stopped, make_folder
 from study.user_code import faults
+from workloads.user_code.errors import said
 
 ROOT = Path(__file__).parents[3]
 REASONS = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO", "EACCES")
@@ -54,10 +55,10 @@ def test_a_file_that_a_users_code_closed_is_no_fault_of_the_program(reason):
 @pytest.mark.parametrize("reason", ["EMFILE", "ENFILE"])
 def test_too_many_open_files_are_told_with_their_limit(reason):
     error = OSError(getattr(errno, reason), os.strerror(getattr(errno, reason)))
-    for said in (faults.told(error), unwritable("x", error)):
-        assert "Raise the limit of open files (ulimit -n), or choose fewer engine.workers" in said
-        assert "please report it" not in said
-        assert "Make room" not in said
+    for text in (faults.told(error), unwritable("x", error)):
+        assert "Raise the limit of open files (ulimit -n), or choose fewer engine.workers" in text
+        assert "please report it" not in text
+        assert "Make room" not in text
 
 
 def test_a_link_to_nowhere_in_the_place_of_a_folder_has_a_cure(tmp_path):
@@ -93,7 +94,7 @@ def test_what_would_end_or_double_a_process_without_a_word_raises(tmp_path, line
 
 @pytest.mark.parametrize("error", [ValueError(), AssertionError(""), SystemExit()])
 def test_an_error_without_a_text_is_named_alone(error):
-    assert faults.said(error) == type(error).__name__
+    assert said(error) == type(error).__name__
 
 
 class Odd(Exception):
@@ -117,9 +118,9 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize(("error", "said"), TEXTS.values(), ids=TEXTS)
-def test_an_error_is_told_in_one_line_whatever_its_text(error, said):
-    assert faults.said(error) == said
-    assert said in faults.told(error)
+@pytest.mark.parametrize(("error", "line"), TEXTS.values(), ids=TEXTS)
+def test_an_error_is_told_in_one_line_whatever_its_text(error, line):
+    assert said(error) == line
+    assert line in faults.told(error)
     assert not out_of_memory(error)
     assert not lost(error)

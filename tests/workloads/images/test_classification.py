@@ -6,10 +6,10 @@ from helpers.pictures.made import CLASSES, class_folders, imagenet
 
 from study.data import streaming
 from study.data.order import Batches
-from workloads.base import build
 from workloads.data.datasets import DATASETS
 from workloads.data.images import places
 from workloads.data.images.transforms import random_crops_and_flips
+from workloads.user_code.importing import build
 
 pytestmark = pytest.mark.usefixtures("cache")
 COMMON = {

@@ -6,10 +6,10 @@ import torch.nn.functional as F
 from helpers.pictures.made import open_images, pixels, write
 from sklearn.metrics import average_precision_score
 
-from workloads.base import build
 from workloads.data.fetching import DataError
 from workloads.data.images import open_images as data
 from workloads.images.open_images import average_precision_error, binary_cross_entropy
+from workloads.user_code.importing import build
 
 pytestmark = pytest.mark.usefixtures("cache")
 COUNTS = {"train": 30, "validation": 12, "test": 6}

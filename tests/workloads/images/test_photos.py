@@ -6,9 +6,9 @@ from helpers.pictures import photos
 from study.data import streaming
 from study.devices import generators
 from study.engine.run import Run
-from workloads.base import build
 from workloads.data import fetching
 from workloads.data.images import sets
+from workloads.user_code.importing import build
 
 pytestmark = pytest.mark.data
 STEPS = 50

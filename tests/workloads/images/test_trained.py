@@ -7,7 +7,7 @@ from helpers.pictures.made import imagenet, open_images
 
 from study.config.jobs import parse_jobs
 from study.data import streaming
-from workloads.base import build
+from workloads.user_code.importing import build
 
 SMALL = ["workload.image_size=32", "workload.blocks=[1,1,1,1]", "workload.width=8"]
 KINDS = {

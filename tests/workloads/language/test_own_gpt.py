@@ -6,7 +6,7 @@ import yaml
 from house import doc_pages
 
 from study.data.examples import splits_of
-from workloads.base import build, importable
+from workloads.user_code.importing import build, importable
 
 FILES = doc_pages.named_blocks("docs/guide/language-models.md")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from study.config.code_fingerprint import code
-from study.user_code.ownership import is_users
+from workloads.user_code.ownership import is_users
 
 RECORD = """package/__init__.py,sha256=0,8
 package/deep/layers.py,sha256=0,0
