@@ -30,7 +30,7 @@ from study.optimizers import OPTIMIZERS
 from study.records import Study, Trial
 from study.settings import Evaluation
 from study.workers import messages, process
-from workloads import base
+from workloads.user_code import importing
 
 FREE = [name for name in FUSING if OPTIMIZERS[name].refresh is None]
 """What is done now and then, by factors of matrices, looks at them first."""
@@ -254,7 +254,7 @@ def test_what_a_device_alone_cannot_do_is_told_by_the_worker(device, resumable, 
     workload = WORKLOADS[how]
     model = workload.model
     monkeypatch.setattr(workload, "model", lambda: torch.nn.Sequential(model(), Elsewhere()), raising=False)
-    monkeypatch.setattr(base, "build", lambda _: workload)
+    monkeypatch.setattr(importing, "build", lambda _: workload)
     study = resumable(how, optimizer, micro_batch=None)
     worker = process._Worker(None, process.Setting(Placement(), None, 0), Team(), str(DEVICE))
     with pytest.raises((Failed, UsageError), match=re.escape(said)):

@@ -17,7 +17,7 @@ from study.engine.fused import cuda_graph
 from study.search.points import point
 from study.space import values
 from study.workers import messages, pool, process
-from workloads import base
+from workloads.user_code import importing
 
 REASON = "updates cannot be recorded as a CUDA graph: operation not permitted when stream is capturing"
 COST = Cost(1.0, 1.0, 1.0, heights=(2,), lanes=2)
@@ -144,7 +144,7 @@ def test_no_trial_is_lost_or_trained_twice(make_study, make_curve, count):
 def test_an_order_says_whether_updates_are_recorded(make_study, monkeypatch, records):
     seen = []
     monkeypatch.setitem(cuda_graph.GRAPHS, "cpu", object)
-    monkeypatch.setattr(base, "build", lambda workload: Blobs())
+    monkeypatch.setattr(importing, "build", lambda workload: Blobs())
     monkeypatch.setattr(train, "measure", lambda *_: seen.append("cpu" in cuda_graph.GRAPHS) or COST)
     orders = iter([messages.Measure(make_study(), 4, None, records=records)])
     pipe = SimpleNamespace(recv=orders.__next__, send=lambda told: None, poll=lambda: False)

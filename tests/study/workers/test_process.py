@@ -17,7 +17,7 @@ from study.engine.cost import Cost
 from study.engine.trial.pace import Pace
 from study.search.stages import trained_again
 from study.workers import messages, pool, process
-from workloads import base
+from workloads.user_code import importing
 
 
 def served(monkeypatch, orders, waiting):
@@ -29,7 +29,7 @@ def served(monkeypatch, orders, waiting):
         waiting()
         raise EOFError
 
-    monkeypatch.setattr(base, "build", lambda workload: Blobs(images=True))
+    monkeypatch.setattr(importing, "build", lambda workload: Blobs(images=True))
     pipe = SimpleNamespace(recv=recv, send=lambda told: None, poll=lambda: False)
     with pytest.raises(EOFError):
         process.serve(pipe, process.Setting(Placement(device="cpu"), None, 0), Team(), None)
