@@ -13,7 +13,7 @@ from analysis.labels import listed
 from analysis.question import batch_schedules, older
 from analysis.question.batch_schedules import BatchSchedule, Phases
 from analysis.question.branches import SPLIT, Start
-from analysis.question.stages import EARLIER, REFINE, STAGE, ends
+from analysis.question.stages import EARLIER, STAGE, ends
 from analysis.units import HALF_LIVES, TOKENS, counts_tokens, in_examples, stem
 from study import optimizers
 from study.optimizers.base import Optimizer, resolved
@@ -365,7 +365,7 @@ class Study:
         }
         search = vars(self.search) | {"space": space, "budgets": list(self.search.budgets)}
         # Left out of other searches: questions on file may be older than these keys.
-        search = {k: v for k, v in search.items() if self.search.sampler == REFINE or k not in ROUNDS}
+        search = {k: v for k, v in search.items() if self.search.refines or k not in ROUNDS}
         if not search["fresh_data"]:
             del search["fresh_data"]
         for record, name in (("evaluation", "part"), ("budget", "tokens"), ("budget", "single_pass")):

@@ -181,7 +181,7 @@ def check_fresh_data(search: Search, branch: Branch, workload: Mapping[str, Any]
     """Raise ValueError if the `search.fresh_data` that a study asks for would vary nothing."""
     what, name = search.fresh_data, workload["name"]
     if branch.rerun is None and not search.reruns:
-        key = "confirm" if search.sampler == REFINE else "reruns"
+        key = "confirm" if search.refines else "reruns"
         raise ValueError(f"search.fresh_data={what} varies fresh seeds, but there are none; give search.{key}=4.")
     if what == SPLIT and not isinstance(workload.get("split_seed"), int):
         raise ValueError(
@@ -265,7 +265,7 @@ class Search:
             at_least(f"search.{name}", getattr(self, name), 0)
         if self.fresh_data not in (known := (None, SPLIT, VALIDATION)):
             raise ValueError(f"unknown search.fresh_data {self.fresh_data!r}{suggest(str(self.fresh_data), known[1:])}")
-        if self.sampler == REFINE:
+        if self.refines:
             self._check_rounds()
         if not all(math.isfinite(multiple) and multiple > 0 for multiple in self.budgets) or 1 not in self.budgets:
             raise ValueError(
@@ -282,6 +282,11 @@ class Search:
             raise ValueError(f"search.trials of search=refine follows from its rounds: {total}, not {self.trials}.")
 
     @property
+    def refines(self) -> bool:
+        """True if rounds of `search=refine` propose the trials."""
+        return self.sampler == REFINE
+
+    @property
     def configurations(self) -> int:
         """The number of different points of a search space without ranges."""
         return math.prod(len(each.choices or ()) for each in self.space.values())
@@ -289,4 +294,4 @@ class Search:
     @property
     def launch_limit(self) -> int:
         """The most trials launched: `max_launches`, or ten times `trials`."""
-        return self.trials if self.sampler == REFINE else launch_limit(self.trials, self.max_launches)
+        return self.trials if self.refines else launch_limit(self.trials, self.max_launches)

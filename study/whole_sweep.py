@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from analysis.counting import Branch
-from analysis.question.stages import REFINE
 from study import store, warn
 from study.config import fingerprint, preflight
 from study.config.jobs import Job, parse_jobs
@@ -281,7 +280,7 @@ class _Pools:
 
     def of(self, job: Job, search: Study) -> Pool | None:
         """The pool of a search; None if its sampler proposes without one."""
-        if search.search.sampler != REFINE:
+        if not search.search.refines:
             return None
         pools, size = search.search.pool, search.batch_size
         key = (job.results, search.name, search.series, search.branch, None if pools else size)

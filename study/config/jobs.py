@@ -101,12 +101,12 @@ class Job:
     @property
     def pooled(self) -> bool:
         """True if the batch sizes of the curve share a model, so that their trials are one queue."""
-        return self.study.search.sampler == REFINE and self.study.search.pool
+        return self.study.search.refines and self.study.search.pool
 
     @property
     def in_waves(self) -> bool:
         """True if a stage waits for the trials of several jobs (`study.cluster.waves`)."""
-        return self.study.search.sampler == REFINE and self.shards > 1
+        return self.study.search.refines and self.shards > 1
 
 
 GIVEN = {

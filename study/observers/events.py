@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from analysis.question.stages import REFINE
 from study.observers.base import Finished, Search, State
 from study.records import Curve, Study
 from study.search.tuner import Tuner
@@ -30,7 +29,7 @@ def search_of(study: Study, results: Path, seconds: float) -> Search:
 def state_of(tuner: Tuner) -> State:
     """How far a search has come, given the trials that its tuner knows."""
     study = tuner.study
-    own = study.branch.rerun is None and study.start is None and study.search.sampler != REFINE
+    own = study.branch.rerun is None and study.start is None and not study.search.refines
     complete = tuner.complete
     lacks = own and complete and tuner.feasible < study.search.trials
     return State(tuner.done, tuner.feasible, tuner.infeasible, tuner.steps_to_result, complete, lacks)

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from analysis.counting import STOPPING, Branch
 from analysis.edges import widening
-from analysis.question.stages import REFINE
 from study.records import Curve, Study
 from study.search.tuner import Tuner
 from study.settings import Search
@@ -96,7 +95,7 @@ def extended(tuner: Tuner) -> Study | None:
     trials lie. None if there is no such edge, or the stage limit is reached. The rounds of `refine` extend the space
     themselves."""
     study, search = tuner.study, tuner.study.search
-    if not search.extend or search.sampler == REFINE or study.branch.stage >= search.extend_limit:
+    if not search.extend or search.refines or study.branch.stage >= search.extend_limit:
         return None
     points = [trial.hyperparameters for trial in tuner.best_trials]
     space, found = extended_space(search.space, points, search.extend_factor, study.legal)

@@ -9,7 +9,6 @@ from optuna.trial import TrialState
 
 from analysis import counting
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Outcome, TrialCurve
-from analysis.question.stages import REFINE
 from analysis.surrogate import confirmed
 from study.records import Curve, Study, Trial
 from study.schedules import SCHEDULE, conditional, taken
@@ -104,7 +103,7 @@ class Tuner:
             return None
         hyperparameters = self._known(index)
         self._asked[index] = None
-        if hyperparameters is None or self.study.search.sampler == REFINE:
+        if hyperparameters is None or self.study.search.refines:
             with self._storage.speaking():
                 asked = self._asked[index] = self._ask_optuna(index, hyperparameters)
                 for name, value in self._storage.mark(index).items():
@@ -118,7 +117,7 @@ class Tuner:
     @property
     def learns(self) -> bool:
         """Whether the next trials depend on the results of those that ended."""
-        return self.study.search.sampler in {*ADAPTIVE, REFINE}
+        return self.study.search.refines or self.study.search.sampler in ADAPTIVE
 
     def next_index(self, shard: Shard) -> int | None:
         """The index of the next trial of a shard to start.
@@ -128,7 +127,7 @@ class Tuner:
         """
         mine = itertools.count(shard.index, shard.count)
         index = next(i for i in mine if i not in self.outcomes and i not in self._asked)
-        if self.study.search.sampler == REFINE:
+        if self.study.search.refines:
             return index if index < len(self._points()) else None
         promising = index - sum(i < index and found.status == INFEASIBLE for i, found in self.outcomes.items())
         return None if promising >= self.study.search.trials or index >= self.study.search.launch_limit else index
@@ -169,7 +168,7 @@ class Tuner:
         A known point is not enqueued in Optuna, where another process could take it: Optuna gets the finished trial.
         """
         space = self.study.search.space
-        if self.study.search.sampler == REFINE:
+        if self.study.search.refines:
             return values(space, self._points()[index])
         if self.study.search.sampler not in ADAPTIVE or index < STARTUP:
             return values(space, point(self.study, index))
@@ -259,7 +258,7 @@ class Tuner:
     @property
     def done(self) -> int:
         """Number of finished trials that count towards those wanted: the feasible ones; with `search=refine` all."""
-        return len(self.outcomes) if self.study.search.sampler == REFINE else self.feasible
+        return len(self.outcomes) if self.study.search.refines else self.feasible
 
     @property
     def infeasible(self) -> int:
@@ -298,7 +297,7 @@ class Tuner:
         configuration whose screens did best. None if no trial reached the goal."""
         if self.steps_to_result is None:
             return None
-        if self.study.search.sampler != REFINE:
+        if not self.study.search.refines:
             return self.best_trials[0]
         trials = {i: self._measured[i] for i in sorted(self._measured)}
         screened = confirmed.tuned(vars(self.study.search), self.study.goal, self._rule, trials)

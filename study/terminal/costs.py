@@ -7,7 +7,6 @@ from rich.console import Console
 
 from analysis.counting import STOPPING
 from analysis.labels import about, batch_sizes, counted, number, rough, short_count
-from analysis.question.stages import REFINE
 from study.engine.cost import Work, evaluation_share, fewer_examples
 from study.records import COMMAND, Study
 from study.settings import Search
@@ -131,6 +130,6 @@ def ways_to_cheapen(studies: Sequence[Study]) -> str:
 
 def _fewer_trials(search: Search) -> list[str]:
     """`search.trials` would replace the rounds of `refine` by another search, or be refused."""
-    if search.sampler == REFINE:
+    if search.refines:
         return [f"search.refine={[*FEWER_ROUNDS]}".replace(" ", "")] if sum(search.refine) > sum(FEWER_ROUNDS) else []
     return [f"search.trials={search.trials // 2}"] if search.trials > 1 else []
