@@ -15,6 +15,8 @@ from scipy.special import bdtr, betaincinv
 
 from analysis.labels import BOUNDS, number
 
+TAIL = (1 - 0.95) / 2
+"""The probability on either side of an interval."""
 RESAMPLES = 2000
 HARMONICS = 200
 SAWTOOTH = 3**0.5
@@ -69,8 +71,8 @@ def median_rank(trials: int, draws: int) -> int:
     return int(np.argmax(1 - (1 - np.arange(1, trials + 1) / trials) ** draws >= 0.5))
 
 
-def interval(steps: np.ndarray, draws: int, confidence: float = 0.95) -> tuple[float, float]:
-    """A distribution-free confidence interval of S_n from the steps of N trials.
+def interval(steps: np.ndarray, draws: int) -> tuple[float, float]:
+    """A distribution-free 95 % interval of S_n from the steps of N trials.
 
     S_n is the quantile p = 1 - 2^(-1/n) of one trial's steps. The number of trials below it is binomial(N, p), so two
     order statistics enclose it. The interval cannot begin below the least value, which lies above S_n with probability
@@ -82,22 +84,21 @@ def interval(steps: np.ndarray, draws: int, confidence: float = 0.95) -> tuple[f
     >>> interval(np.arange(1.0, 101.0), draws=25)
     (1.0, 7.0)
     """
-    trials, tail = len(steps), (1 - confidence) / 2
+    trials = len(steps)
     at_most = bdtr(np.arange(trials + 1), trials, 1 - 0.5 ** (1 / draws))  # distribution of the number of trials below
     ranked = np.append(np.sort(steps), np.inf)
-    few, many = np.searchsorted(at_most, (tail, 1 - tail))
+    few, many = np.searchsorted(at_most, (TAIL, 1 - TAIL))
     return float(ranked[max(0, few - 1)]), float(ranked[min(trials, many)])
 
 
-def share(count: int, of: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Exact interval for the probability of an event seen `count` times in `of` trials (Clopper & Pearson 1934).
+def share(count: int, of: int) -> tuple[float, float]:
+    """Exact 95 % interval for the probability of an event seen `count` times in `of` trials (Clopper & Pearson 1934).
 
     >>> [round(end, 3) for end in share(0, 10)], [round(end, 3) for end in share(7, 10)]
     ([0.0, 0.308], [0.348, 0.933])
     """
-    tail = (1 - confidence) / 2
-    low = 0.0 if count == 0 else float(betaincinv(count, of - count + 1, tail))
-    high = 1.0 if count == of else float(betaincinv(count + 1, of - count, 1 - tail))
+    low = 0.0 if count == 0 else float(betaincinv(count, of - count + 1, TAIL))
+    high = 1.0 if count == of else float(betaincinv(count + 1, of - count, 1 - TAIL))
     return low, high
 
 

@@ -13,6 +13,8 @@ from scipy.special import nctdtr, stdtr, stdtrit
 
 LEVEL, POWER = 0.01, 0.8
 """The p value below which a goal is certified, and the probability with which a test should find a gap."""
+CONFIDENCE = 0.95
+"""Of the interval of the mean."""
 MOST = 10**6
 """More seeds than this are not sought."""
 
@@ -39,7 +41,7 @@ class Certificate(NamedTuple):
     high: float
 
 
-def certificate(errors: ArrayLike, goal: float, confidence: float = 0.95) -> Certificate:
+def certificate(errors: ArrayLike, goal: float) -> Certificate:
     """Student's one-sided t test of the mean error against a goal.
 
     The errors must be those of one step, fixed before they were seen, and of seeds that chose nothing. Then their mean
@@ -48,7 +50,6 @@ def certificate(errors: ArrayLike, goal: float, confidence: float = 0.95) -> Cer
     Arguments:
         errors: [n]; infinite where a seed diverged.
         goal: the threshold.
-        confidence: of the interval.
 
     Raises:
         ValueError: there are fewer than two errors, or one is NaN.
@@ -68,7 +69,7 @@ def certificate(errors: ArrayLike, goal: float, confidence: float = 0.95) -> Cer
         return Certificate(n, mean, 0.0, 0.0, np.nan, np.nan, np.nan, np.nan)
     error = float(sd / np.sqrt(n))
     below = (goal - mean) / error
-    half = float(stdtrit(n - 1, (1 + confidence) / 2)) * error
+    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * error
     ends = mean - half, mean + half
     return Certificate(n, mean, sd, error, float(below), float(stdtr(n - 1, -below)), *ends)
 
@@ -90,8 +91,8 @@ def power(seeds: int, gap: float, sd: float, level: float = LEVEL) -> float:
     return float(1 - nctdtr(seeds - 1, gap * np.sqrt(seeds) / sd, critical))
 
 
-def seeds_needed(gap: float, sd: float, level: float = LEVEL, wanted: float = POWER) -> int | None:
-    """The fewest seeds with which the test certifies a mean this far below the goal with probability `wanted`.
+def seeds_needed(gap: float, sd: float, level: float = LEVEL) -> int | None:
+    """The fewest seeds with which the test certifies a mean this far below the goal with probability POWER.
 
     None if the gap is not above 0 or more than a million seeds would be needed.
 
@@ -101,11 +102,11 @@ def seeds_needed(gap: float, sd: float, level: float = LEVEL, wanted: float = PO
     if not (gap > 0 and sd > 0):
         return None
     low, high = 1, 2
-    while power(high, gap, sd, level) < wanted:  # power grows with n
+    while power(high, gap, sd, level) < POWER:  # power grows with n
         low, high = high, 2 * high
         if high > MOST:
             return None
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if power(middle, gap, sd, level) >= wanted else (middle, high)
+        low, high = (low, middle) if power(middle, gap, sd, level) >= POWER else (middle, high)
     return high

@@ -161,13 +161,13 @@ def pooled(by_batch_size: Mapping[int, Responses]) -> dict[int, Responses]:
     return found
 
 
-def best_points(points: Sequence[tuple[float, ...]], values: Iterable[float], most: int = 3) -> list[tuple[float, ...]]:
-    """The points with the least responses, at most `most`, the best first; ties go to the lower index.
+def best_points(points: Sequence[tuple[float, ...]], values: Iterable[float]) -> list[tuple[float, ...]]:
+    """The three points with the least responses, the best first; ties go to the lower index.
 
     >>> best_points([(0.1,), (0.2,), (0.3,), (0.4,)], [0.5, 0.0, 0.5, 0.2])
     [(0.2,), (0.4,), (0.1,)]
     """
-    return [points[position] for position in np.argsort(np.array([*values]), kind="stable")[:most]]
+    return [points[position] for position in np.argsort(np.array([*values]), kind="stable")[:3]]
 
 
 def shortened(result: Result) -> Result:

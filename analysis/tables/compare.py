@@ -38,16 +38,13 @@ class _Search(NamedTuple):
     drawn: bool
 
 
-def table(
-    studies: Sequence[StudyData], goals: Sequence[Goal | None] = (None,), by: str = "optimizer", seed: int = 0
-) -> pd.DataFrame:
+def table(studies: Sequence[StudyData], goals: Sequence[Goal | None] = (None,), by: str = "optimizer") -> pd.DataFrame:
     """Compare pairs of optimizers on a workload, or of workloads with an optimizer, at each batch size that both have.
 
     Arguments:
         goals: the goals to read from the curves; None is each study's own.
         by: the column in which a pair differs, `optimizer` or `workload`. Two workloads are compared only if they share
             the data or the model.
-        seed: the seed of the resampling.
 
     Returns:
         A row for each (workload or optimizer, goal, `by`, against, batch_size): speed_up, S(against) / S(by) (infinite
@@ -77,7 +74,7 @@ def table(
         for one, other in combinations(sorted(by_name), 2):
             if related is None or frozenset((one, other)) in related:
                 both = sorted(by_name[one].keys() & by_name[other].keys())
-                pairs = [_ratio(by_name[one][size], by_name[other][size], (seed, size)) for size in both]
+                pairs = [_ratio(by_name[one][size], by_name[other][size], (0, size)) for size in both]
                 rows += [(*key, one, other, size, *each) for size, each in zip(both, pairs, strict=True)]
     return pd.DataFrame(rows, columns=[fixed, *GOAL, by, "against", "batch_size", "speed_up", "low", "high"])
 

@@ -74,7 +74,7 @@ def perfect_scaling_limit(steps: Mapping[int, float], base: float | None = None,
     return Limit(float(limit), ">" if at_most > limit else bound)
 
 
-def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], seed: int = 0, censored_at: Ends = NO_ENDS) -> Limit:
+def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], censored_at: Ends = NO_ENDS) -> Limit:
     """The smallest B such that no larger measured batch size is shown to be faster.
 
     B' is shown to be faster than B if the 5 % bootstrap quantile of S_n(B) / S_n(B') exceeds 1.05. S_n is the median
@@ -82,7 +82,6 @@ def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], seed: int = 0, c
 
     Arguments:
         trials: batch size -> steps to the goal of its feasible trials [N], infinite if not reached.
-        seed: the seed of the resampling.
         censored_at: batch size -> the fewest steps at which a trial ended without the goal.
 
     >>> trials = {8: np.full(20, 400.0), 16: np.full(20, 200.0), 32: np.full(20, 195.0)}
@@ -93,7 +92,7 @@ def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], seed: int = 0, c
 
     def shown_faster(larger: int, size: int) -> bool:
         ends = censored_at.get(size, np.nan), censored_at.get(larger, np.nan)
-        least, _ = ratios(trials[size], trials[larger], ((seed, size), (seed, larger)), ends)
+        least, _ = ratios(trials[size], trials[larger], ((0, size), (0, larger)), ends)
         return bool(np.quantile(least, 0.05, method="lower") > USEFUL_GAIN)
 
     for size in sizes:
@@ -161,7 +160,7 @@ def _perfect_scaling_limits(
     return np.where(np.isfinite(allowed), sizes[end - 1], np.nan)
 
 
-def resamples(trials: Mapping[int, np.ndarray], seed: int = 0) -> dict[int, np.ndarray]:
+def resamples(trials: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
     """S_n of resamples [R] at each batch size; infinite where no trial reached the goal.
 
     n is the same at all batch sizes that reached the goal. Empty if one of them has fewer than 4 trials.
@@ -175,7 +174,7 @@ def resamples(trials: Mapping[int, np.ndarray], seed: int = 0) -> dict[int, np.n
     if fewest < PART:
         return {}
     missed = np.full(RESAMPLES, np.inf)
-    found = {size: resampled(steps, draws(fewest), seed=(seed, size)) for size, steps in reached.items()}
+    found = {size: resampled(steps, draws(fewest), seed=(0, size)) for size, steps in reached.items()}
     return {size: found.get(size, missed) for size in sorted(trials)}
 
 

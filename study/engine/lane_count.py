@@ -116,7 +116,7 @@ def admitted(
         if together is None:
             return None
         same = all(_agree(rows, row) for rows, row in zip(together, reference, strict=True))
-        return same and (height > REFERENCE or _low_agrees(compute, height, study, data))
+        return same and (height > REFERENCE or _low_agrees(compute, height, study))
 
     for height in [height for height in heights if height <= max(most, REFERENCE)]:
         same = unless_out_of_memory(partial(agrees, height))
@@ -142,7 +142,7 @@ def admitted_at_all(
     return found or [1]
 
 
-def _low_agrees(compute: Callable[..., list[Tensor] | None], height: int, study: Study, data: Data) -> bool:
+def _low_agrees(compute: Callable[..., list[Tensor] | None], height: int, study: Study) -> bool:
     """Whether a stack lower than the reference agrees with it for LOW_EXAMPLES; in studies that were checked for so
     long, it does."""
     if _checked_for_long(study):
