@@ -226,7 +226,8 @@ def train(
     """
     waiting = [(each.job, missing) for each in found if (missing := each.missing)]
     if not waiting:
-        whole_sweep.say_complete(console, plan)
+        if plan:
+            console.print(whole_sweep.COMPLETE)
         return
     with whole_sweep.workers_for([job for job, _ in waiting], config_dir) as workers:
         # Measure a transfer, not the batch size's own study: the lane count depends on the number of trials.

@@ -40,6 +40,8 @@ SOON = "scipy.stats"
 """The first trials need it; imported while the workers start, because they would wait for it."""
 LATER = "analysis.report.build"
 """The report, with Matplotlib; imported while the workers train."""
+COMPLETE = "Nothing is left to train."
+"""What a plan says of a sweep without missing trials."""
 
 
 def jobs_here(overrides: Sequence[str], config_dir: Path | None, mix: bool = False) -> tuple[list[Job], list[Job]]:
@@ -105,8 +107,8 @@ def check_changes(jobs: Sequence[Job], trains: Callable[[Job], bool]) -> None:
 
 def refusal(job: Job) -> str | None:
     """Why the recorded trials of a job cannot be continued, with the cure; None if they can or there are none."""
-    on_file = store.recorded(job.results, job.study)
-    why = older.refusal(job.study, on_file.runs) if on_file else None
+    recorded = store.recorded(job.results, job.study)
+    why = older.refusal(job.study, recorded.runs) if recorded else None
     if why is None:
         return None
     name = f"{job.study.name} with {job.study.series} at batch size {job.study.batch_size:,}"
@@ -222,7 +224,7 @@ def train_searches(
     with SweepProgress(console) as progress, imported_aside(LATER) as begin_import:
         guarded = Guarded([progress, *observers], partial(console.print, style="yellow", markup=False))
         told = _Told(guarded, workers, console)
-        told.begin(command, [each.job for each in waiting], [work.study for work in left])
+        told.begin(command, jobs, [work.study for work in left])
         pools = _Pools(unfit, waits)
         lines = [_line(each, command, progress, pools) for each in waiting]
         too_large = run_all(lines, workers, told.trial, waits, told.tick, _chores(waiting, begin_import))
@@ -295,9 +297,17 @@ def _line(each: Waiting, command: str, progress: SweepProgress, pools: _Pools) -
     """The searches of one job, as they are trained."""
     job = each.job
     for search in each.searches:
-        pool = pools.of(job, search)
-        known = job.fingerprint, job.notes
-        yield SearchRun(search, job.results, command, each.storage, job.shards, job.shard, *known, pool)
+        yield SearchRun(
+            search,
+            job.results,
+            command=command,
+            storage=each.storage,
+            shards=job.shards,
+            first_shard=job.shard,
+            fingerprint=job.fingerprint,
+            notes=job.notes,
+            pool=pools.of(job, search),
+        )
     if each.summary:
         progress.note(search_of(job.study, job.results, 0.0), each.summary)
 
@@ -378,12 +388,6 @@ def measured(
         _show_notes(workers, console)
     costs = [(what, cost) for (what, _), cost in zip(work, found, strict=True) if isinstance(cost, Cost)]
     return costs, [error for error in found if isinstance(error, TrialTooLarge)]
-
-
-def say_complete(console: Console, plan: bool) -> None:
-    """Say that nothing is missing, where only a plan was asked for."""
-    if plan:
-        console.print("Nothing is left to train.")
 
 
 def raise_any(too_large: Sequence[TrialTooLarge]) -> None:

@@ -147,7 +147,8 @@ def train(
         trunks.save_request(each.folder, each.record())
     waiting = [(each, job) for each in found for job in each.jobs if each.left(job)]
     if not waiting:
-        whole_sweep.say_complete(console, plan)
+        if plan:
+            console.print(whole_sweep.COMPLETE)
         return
     lacking = {each.folder: each.trunk for each, _ in waiting if each.trunk.missing}.values()
     with whole_sweep.workers_for([job for _, job in waiting], config_dir) as workers:

@@ -203,7 +203,7 @@ def planned(options: argparse.Namespace, console: Console | None) -> tuple[list[
     said = power.sentences(jobs)
     if console is not None:
         if not missing:
-            console.print("Nothing is left to train.")
+            console.print(whole_sweep.COMPLETE)
         for line in said:
             console.print(line, markup=False)
     return rows, said

@@ -100,7 +100,8 @@ def measure(tuned: TunedRun, device: str, console: Console, plan: bool = False) 
         Failed: the run diverges, which it did not in the sweep.
     """
     if not (missing := tuned.missing):
-        whole_sweep.say_complete(console, plan)
+        if plan:
+            console.print(whole_sweep.COMPLETE)
         return
     points = f"{counted(len(missing), 'point')} of trial {tuned.curve.trial.index}"
     console.print(f"{tuned.name}: {points}: {cost(tuned, device)}.", markup=False, highlight=False)
