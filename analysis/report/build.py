@@ -38,8 +38,7 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
     two pages link to each other.
 
     Arguments:
-        results: the folders with the studies.
-        output: the folder to write to.
+        results, output: the folders with the studies, and the one to write to.
 
     Raises:
         LoadError, Unwritten: as `read` does, or the report cannot be written.
@@ -62,12 +61,13 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
         citation.record(output, _own_hash(results, output, asked, data))
         main = other_goals.main_folder(output, asked.goals)
         files = asked.files or figures.usual(charts)
+        links = [other_goals.BACK] if main else other_goals.links(output)
         there = _files(files.formats, asked.goals, again, None if main else output, results)
-        data = replace(data, links=[other_goals.BACK] if main else other_goals.links(output), files=there)
-        data = data if asked.static else replace(data, explorer=explorer.block(points_of_s(data.tables)))
-        data, tables = replace(data, refresh=asked.refresh), sections(data.tables)
-        write_latex(output, tables)
-        write_report(output, data, figures.save_all(charts, output / "figures", files), tables)
+        block = "" if asked.static else explorer.block(points_of_s(data.tables))
+        data = replace(data, links=links, files=there, explorer=block, refresh=asked.refresh)
+        shown = sections(data.tables)
+        write_latex(output, shown)
+        write_report(output, data, figures.save_all(charts, output / "figures", files), shown)
         if main is not None:
             _link_from_main(results, main, asked.static)
     except OSError as error:

@@ -39,8 +39,8 @@ MOST_FIGURES, MOST_BYTES = 60, 12_000_000
 """The most figures, and bytes of figures, on a page: keeps it below 15 MB. Further figures are linked."""
 DERIVED = ["scaling", "fits", "critical_by_goal", "compare", "compare_workloads", "split", "tunability", "relative"]
 DERIVED += ["rules", "noise_scale", "branched", "branched_losses"]
-STEPS, DERIVED_STEPS = "steps_to_result", ESTIMATES
-"""The tables whose numbers come from fits and models, and the columns of another one."""
+STEPS = "steps_to_result"
+"""The tables whose numbers come from fits and models; in the table STEPS, those of the columns ESTIMATES do."""
 DIGITS = 8
 FIRST = "steps_to_result"
 """The kind of figure 1, which stands beside the answer."""
@@ -135,14 +135,15 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[Path]
 
 
 def _rounded(name: str, table: pd.DataFrame) -> pd.DataFrame:
-    columns = table.columns if name in DERIVED else table.columns.intersection(DERIVED_STEPS) if name == STEPS else ()
-    rounded = {column: [_short(value) for value in table[column]] for column in columns}
+    estimates = ESTIMATES if name == STEPS else []
+    columns = table.columns if name in DERIVED else table.columns.intersection(estimates)
+    rounded = {column: [_in_digits(value) for value in table[column]] for column in columns}
     return table.assign(
         **{column: pd.Series(values, table.index, table[column].dtype) for column, values in rounded.items()}
     )
 
 
-def _short(value: Any) -> Any:
+def _in_digits(value: Any) -> Any:
     """A float with DIGITS digits; other values as they are."""
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
@@ -182,17 +183,22 @@ def page(data: ReportData, drawn: Drawn = (), tables: Sequence[Table] | None = N
     >>> "Scaling ends at 64 &lt; 128." in page(data)
     True
     """
-    shown = {
-        "drawn": _figures(drawn, data),
-        "said": headed(data.sentences, data.answers),
-        "shown_notes": [short(warning, data.answers) for warning in data.warnings],
-        "tables": sections(data.tables) if tables is None else tables,
-        "provenance": _provenance(data.studies),
-        "most_rows": MOST_ROWS,
-    }
-    methods = Markup(rendered())  # not escaped: this project wrote the text
-    marks = {"begin": Markup(BEGIN), "end": Markup(END)}
-    text = _environment().get_template("page.html.jinja").render(data=data, methods=methods, **marks, **shown)
+    text = (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            data=data,
+            drawn=_figures(drawn, data),
+            said=headed(data.sentences, data.answers),
+            shown_notes=[short(warning, data.answers) for warning in data.warnings],
+            tables=sections(data.tables) if tables is None else tables,
+            provenance=_provenance(data.studies),
+            most_rows=MOST_ROWS,
+            methods=Markup(rendered()),  # not escaped: this project wrote the text
+            begin=Markup(BEGIN),
+            end=Markup(END),
+        )
+    )
     return _only_own_scripts(text)
 
 
@@ -224,8 +230,8 @@ def notebook(said: Findings, answers: Sequence[Answer], steps: pd.DataFrame, war
     '<p>2 &lt; 3</p>'
     """
     table = Markup(steps.to_html(index=False, border=0))  # pandas escapes the cells
-    shown = {"said": said, "answers": answers, "steps": table, "warnings": warnings, "report": report}
-    return _environment().get_template("notebook.html.jinja").render(shown)
+    template = _environment().get_template("notebook.html.jinja")
+    return template.render(said=said, answers=answers, steps=table, warnings=warnings, report=report)
 
 
 @cache
