@@ -75,16 +75,30 @@ def plan_argument(verb: argparse._ActionsContainer) -> None:
     verb.add_argument("--plan", action="store_true", help="print what is missing and what it will cost, then stop")
 
 
+def json_argument(verb: argparse._ActionsContainer) -> None:
+    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+
+
+def curve_arguments(verb: argparse._ActionsContainer) -> None:
+    """Of verbs that read some curves of a results folder."""
+    verb.add_argument("--workload", metavar="NAME", help="only this one; default: each")
+    verb.add_argument("--optimizer", metavar="NAME", help="only this one; default: each")
+
+
+def config_dir_argument(verb: argparse._ActionsContainer) -> None:
+    verb.add_argument("--config-dir", type=own_folder, help="folder of your own workload, as for its sweep")
+
+
 def plan_or_json_arguments(verb: argparse.ArgumentParser) -> None:
     """A plan is a table for people, without rows."""
     either = verb.add_mutually_exclusive_group()
     plan_argument(either)
-    either.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+    json_argument(either)
 
 
 def training_arguments(verb: argparse.ArgumentParser) -> None:
     """Of verbs that train beside a finished sweep."""
-    verb.add_argument("--config-dir", type=own_folder, help="folder of your own workload, as for its sweep")
+    config_dir_argument(verb)
     verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
     verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one per core or GPU")
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from analysis.counting import Goal
 from analysis.units import TOKENS, tokens_in
 from study.command_line import as_json, settings
-from study.config.composed.paths import own_folder, path
+from study.config.composed.paths import path
 from study.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,10 +61,9 @@ def advise_arguments(verb: argparse.ArgumentParser) -> None:
     exchange.add_argument("--bandwidth", type=float, metavar="GB/S", help="between devices, to estimate that time")
     verb.add_argument("--price", type=float, metavar="P", help="of a device-hour, in any currency")
     verb.add_argument("--goal", metavar="GOAL", help="'val/classification_error < 0.1'; default: the study's own")
-    verb.add_argument("--workload", metavar="NAME", help="only this one; default: each")
-    verb.add_argument("--optimizer", metavar="NAME", help="only this one; default: each")
+    settings.curve_arguments(verb)
     verb.add_argument("--device", help="to --measure on: cpu, cuda, cuda:1; default: a GPU if there is one")
-    verb.add_argument("--config-dir", type=own_folder, help="folder of your own workload, as for its sweep")
+    settings.config_dir_argument(verb)
     verb.add_argument("--json", action="store_true", help="every split in one object, see docs/reference/json.md")
 
 

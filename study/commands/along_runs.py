@@ -16,7 +16,7 @@ from rich.console import Console
 
 from study.command_line import as_json, settings
 from study.commands import sweep
-from study.config.composed.paths import own_folder, path
+from study.config.composed.paths import path
 from study.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,10 +76,9 @@ def noise_arguments(verb: argparse.ArgumentParser) -> None:
         metavar="B,B,...",
         help="of --one-step; default: powers of 4, up to a quarter of the training examples and 4096",
     )
-    verb.add_argument("--workload", metavar="NAME", help="only this one; default: each")
-    verb.add_argument("--optimizer", metavar="NAME", help="only this one; default: each")
+    settings.curve_arguments(verb)
     verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
-    verb.add_argument("--config-dir", type=own_folder, help="folder of your own workload, as for its sweep")
+    settings.config_dir_argument(verb)
     settings.plan_or_json_arguments(verb)
 
 

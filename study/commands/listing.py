@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from study.command_line import as_json
+from study.command_line import as_json, settings
 from study.config.composed.choices import GROUPS, Choice, choices, plain
 from study.config.composed.paths import own_folder
 
@@ -51,7 +51,7 @@ LEAST = 20
 def list_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("kind", nargs="?", choices=[*KINDS, DATA], help="default: all but data")
     verb.add_argument("--config-dir", type=own_folder, help="list your own files, too")
-    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+    settings.json_argument(verb)
 
 
 def list_choices(options: argparse.Namespace, console: Console) -> None:

@@ -60,7 +60,7 @@ def report_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--width", type=float, metavar="INCHES", help="of the pages of a PDF; default: a column's 3.25")
     verb.add_argument("--normalise-at", type=int, metavar="B", help="where compared workloads have relative steps 1")
     verb.add_argument("--static", action="store_true", help="without the explorer: a page with no script but sorting")
-    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+    settings.json_argument(verb)
 
 
 def write_report(
@@ -164,7 +164,7 @@ def _files(options: argparse.Namespace) -> Files | None:
 
 def claims_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("results", nargs="+", type=path)
-    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+    settings.json_argument(verb)
 
 
 def claims(options: argparse.Namespace, console: Console) -> None:

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from analysis.question.searches import matching
-from study.command_line import as_json
+from study.command_line import as_json, settings
 from study.commands.report import STUDIES
 from study.config.composed.paths import path
 from study.devices.imports import uncollected
@@ -30,7 +30,7 @@ PORT = 8000
 def status_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("results", type=path, help="a results folder, or a folder of results folders")
     how = verb.add_mutually_exclusive_group()
-    how.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+    settings.json_argument(how)
     how.add_argument("--watch", action="store_true", help="look again every few seconds, until all is done or Ctrl-C")
 
 

@@ -30,7 +30,7 @@ def sweep_arguments(verb: argparse.ArgumentParser) -> None:
 
 def plan_arguments(verb: argparse.ArgumentParser) -> None:
     _overrides(verb)
-    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+    settings.json_argument(verb)
     verb.epilog = settings.text()
 
 

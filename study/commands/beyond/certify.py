@@ -40,8 +40,7 @@ def certify_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--gap", type=float, metavar="X", help="say how many seeds certify a mean this far below the goal"
     )
-    verb.add_argument("--workload", metavar="NAME", help="only this one; default: each")
-    verb.add_argument("--optimizer", metavar="NAME", help="only this one; default: each")
+    settings.curve_arguments(verb)
     settings.training_arguments(verb)
     settings.plan_or_json_arguments(verb)
 

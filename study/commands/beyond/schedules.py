@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from study.command_line import as_json
-from study.command_line.settings import mix_argument, plan_or_json_arguments, training_arguments
+from study.command_line import as_json, settings
 from study.config.composed.paths import path
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def schedule_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--rule", metavar="NAME", help="of the learning rate, for results of `study branch` with several")
     verb.add_argument("--examples", type=int, metavar="E", help="the budget, for results of `study branch`")
     verb.add_argument("--tokens", type=int, metavar="N", help="tokens in an example, if the workload does not say it")
-    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+    settings.json_argument(verb)
 
 
 def verify_arguments(verb: argparse.ArgumentParser) -> None:
@@ -45,9 +44,9 @@ def verify_arguments(verb: argparse.ArgumentParser) -> None:
         "(default for SGD and momentum) or square_root (default for all others)",
     )
     _curve_arguments(verb)
-    training_arguments(verb)
-    mix_argument(verb)
-    plan_or_json_arguments(verb)
+    settings.training_arguments(verb)
+    settings.mix_argument(verb)
+    settings.plan_or_json_arguments(verb)
 
 
 def _curve_arguments(verb: argparse.ArgumentParser) -> None:

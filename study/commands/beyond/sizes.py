@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from study.command_line import as_json
+from study.command_line import as_json, settings
 from study.config.composed.paths import path
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def sizes_arguments(verb: argparse.ArgumentParser) -> None:
         metavar="[AXIS=]N",
         help="predict the critical batch size at this size, such as 1024 or width=1024; repeatable",
     )
-    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+    settings.json_argument(verb)
 
 
 def sizes(options: argparse.Namespace, console: Console) -> None:
