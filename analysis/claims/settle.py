@@ -13,7 +13,7 @@ from analysis.claims.statement import CONTRADICTED, SHOWN
 from analysis.estimates.until import trainings
 from analysis.labels import about
 from analysis.load import GOAL, StudyData, rows_with
-from analysis.report.answer.continued import SWEEP, command, seconds_of
+from analysis.report.answer.continued import SWEEP, command, seconds_of, workers_of
 from analysis.report.answer.next_step import next_step, tuned_more
 
 SMOOTHING = "search.space.label_smoothing"
@@ -123,8 +123,7 @@ def _test(judged: Judged, evidence: Evidence, load: Load) -> Settles:
         mine = cost[cost["workload"] == workload]
         whole = mine["seconds_per_step"] * [_budget(studies, row) for row in mine.to_dict("records")]
         trials = trainings({"sampler": "sobol", "trials": int(FULL["search.trials"]), "reruns": 0})
-        workers = max((run.get("workers") or 1 for study in studies for run in study.provenance[-1:]), default=1)
-        seconds = float(whole.sum() * trials / workers)
+        seconds = float(whole.sum() * trials / workers_of(studies))
     return Settles(f"test it on {workload}", extended, seconds)
 
 

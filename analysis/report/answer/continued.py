@@ -86,6 +86,15 @@ def _workload(words: Sequence[str], studies: Sequence[StudyData]) -> dict[str, s
     return {"workload": mine} if len(several) > 1 and mine in several else {}
 
 
+def workers_of(studies: Sequence[StudyData]) -> int:
+    """The most workers of the latest runs of these studies.
+
+    >>> workers_of([study])
+    2
+    """
+    return max((run.get("workers") or 1 for study in studies for run in study.provenance[-1:]), default=1)
+
+
 def seconds_of(studies: Sequence[StudyData], units: Mapping[tuple[str, str, int], float], cost: pd.DataFrame) -> float:
     """The time of these trainings, at the mean of those on file; NaN if none was timed.
 
@@ -101,6 +110,5 @@ def seconds_of(studies: Sequence[StudyData], units: Mapping[tuple[str, str, int]
     times = (cost["seconds_training"] + cost["seconds_evaluation"].fillna(0)) / cost["trials"].replace(0, np.nan)
     each = dict(zip(cost[STUDY].itertuples(index=False, name=None), times, strict=True))
     usual = float(times.mean())
-    workers = max((run.get("workers") or 1 for study in studies for run in study.provenance[-1:]), default=1)
     seconds = {key: usual if np.isnan(mine := each.get(key, usual)) else mine for key in units}
-    return sum(count * seconds[key] for key, count in units.items()) / workers
+    return sum(count * seconds[key] for key, count in units.items()) / workers_of(studies)

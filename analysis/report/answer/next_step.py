@@ -335,14 +335,18 @@ def _few_sizes(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | No
     if curves_here["batch_size"].nunique().max() >= FEWEST_SIZES or any(study.batch_schedule for study in studies):
         return None
     there = sorted({study.batch_size for study in studies})
-    examples = min((s.question["workload"].get("train_examples") or np.inf) for s in studies)
     possible = [size for power in (1, 2) for size in (there[-1] * APART**power, there[0] // APART**power)]
-    new = sorted([size for size in possible if 1 <= size <= examples][: FEWEST_SIZES - len(there)])
+    new = sorted([size for size in possible if 1 <= size <= _examples(studies)][: FEWEST_SIZES - len(there)])
     if not new:
         return None
     advice = f"sweep {batch_sizes(new)}, because limits of scaling need three"
     units = {study.key: len(new) / len(there) * float(trainings(_search(study))) for study in studies}
     return Change(advice, {"batch_size": ",".join(map(str, new))}, units)
+
+
+def _examples(studies: Sequence[StudyData]) -> float:
+    """The examples of the smallest training set; infinite if none is known."""
+    return min((study.question["workload"].get("train_examples") or np.inf) for study in studies)
 
 
 def _larger(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFrame) -> Change | None:
@@ -354,8 +358,7 @@ def _larger(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFr
         if (found := limit(limits, optimizer, USEFUL)).bound == ">"
         and found.size == largest == curve.dropna(subset="point")["batch_size"].max()
     ]
-    examples = min((s.question["workload"].get("train_examples") or np.inf) for s in studies)
-    times = [each for each in LARGER if each * largest <= examples]
+    times = [each for each in LARGER if each * largest <= _examples(studies)]
     mine = [study for study in studies if study.optimizer in still and study.batch_size == largest]
     if not times or not mine:
         return None
