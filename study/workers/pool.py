@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,13 +80,13 @@ class Workers:
         self.notes: list[str] = []
         """Messages for the user that nothing has shown yet."""
         self._not_recorded: dict[str, set[int]] = {}
-        """`curve` of studies that cannot be recorded -> the places in the pool of the workers that tried."""
+        """`curve_key` of studies that cannot be recorded -> the places in the pool of the workers that tried."""
         self._deaths = 0
         """Number of workers that died and were replaced."""
         self._import_path, self._data = import_path, data or {}
         self._pipes: list[Connection] = []
         self._followers: list[Connection] = []
-        self._processes: dict[Connection, Any] = {}
+        self._processes: dict[Connection, BaseProcess] = {}
         try:
             for number, ranks in enumerate(self._ranks(placement.workers or 1)):
                 self._pipes.append(self._start(number, ranks[0]))
@@ -133,7 +134,7 @@ class Workers:
         Raises:
             WorkerError: the worker was not to record that update.
         """
-        number, tried = self._pipes.index(pipe), self._not_recorded.setdefault(curve(study), set())
+        number, tried = self._pipes.index(pipe), self._not_recorded.setdefault(curve_key(study), set())
         if number in tried:
             raise WorkerError(f"{study.name} with {study.optimizer} was recorded again, although {reason}.")
         if not tried:
@@ -162,7 +163,7 @@ class Workers:
         return self._replaced(pipe)
 
     def _may_record(self, study: Study) -> bool:
-        return curve(study) not in self._not_recorded
+        return curve_key(study) not in self._not_recorded
 
     def __enter__(self) -> Workers:
         return self
@@ -323,7 +324,7 @@ class Workers:
     def _measurement(self, study: Study) -> messages.Measure:
         """The order to measure a study, with at most a worker's share of the trials as lanes. It starts from what is
         known about the nearest batch size."""
-        mine = curve(study)
+        mine = curve_key(study)
         known = {size: cost for (of_curve, size, _), cost in self._costs.items() if of_curve == mine}
         nearest = min(known, key=lambda size: abs(math.log(size / study.batch_size)), default=None)
         most = -(-study.search.trials // self.count)
@@ -379,10 +380,10 @@ class Workers:
 
 def _key(study: Study) -> tuple[str, int, int | None]:
     """The settings that decide the cost of a step. All searches of a study have the same key."""
-    return curve(study), study.batch_size, study.micro_batch
+    return curve_key(study), study.batch_size, study.micro_batch
 
 
-def curve(study: Study) -> str:
+def curve_key(study: Study) -> str:
     """The settings besides the batch size that decide the cost of a step and of an evaluation."""
     optimizer = study.optimizer, dict(study.optimizer_arguments), study.no_decay
     how = (optimizer, study.arithmetic, study.precision, study.averages)

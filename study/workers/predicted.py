@@ -9,7 +9,7 @@ from study.data.order import places
 from study.engine.arithmetic import fused
 from study.engine.cost import Cost, parts_of
 from study.records import Study
-from study.workers.pool import TrialTooLarge, curve
+from study.workers.pool import TrialTooLarge, curve_key
 
 LONG = 1.5
 """Seconds; a batch size whose measuring takes longer is predicted."""
@@ -39,13 +39,13 @@ def costs(
     """
     groups: dict[str, dict[int, Study]] = {}
     for study in studies:
-        groups.setdefault(curve(study), {})[study.batch_size] = study
+        groups.setdefault(curve_key(study), {})[study.batch_size] = study
     known: dict[str, dict[int, Found]] = {key: {} for key in groups}
     for key, group in groups.items():  # one after the other: another workload has other data to load
         while asked := _next(group, known[key]):
             known[key] |= zip((study.batch_size for study in asked), measure(asked), strict=True)
     return [
-        known[curve(study)].get(study.batch_size) or predicted(study, _measured(known[curve(study)]), devices)
+        known[curve_key(study)].get(study.batch_size) or predicted(study, _measured(known[curve_key(study)]), devices)
         for study in studies
     ]
 
