@@ -207,6 +207,7 @@ SCHEDULES: dict[str, Schedule] = {
 }
 OWN = frozenset(name for schedule in SCHEDULES.values() for name in schedule.hyperparameters)
 """Hyperparameters that only some schedules take. They enter the learning rate and nothing else."""
+OWN_OR_WARMUP = OWN | {*Schedule.optional_hyperparameters}
 
 
 def offered(schedule: str, space: Space) -> tuple[str, ...]:

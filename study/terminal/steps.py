@@ -11,11 +11,8 @@ from rich.table import Table
 from analysis.intervals import steps_text
 from analysis.labels import column_text, counted, goal_text, number, value_text
 from analysis.units import TOKENS
-from study.schedules import OWN, SCHEDULE, Schedule
+from study.schedules import OWN_OR_WARMUP, SCHEDULE
 from study.terminal.show import columns, width
-
-OF_SCHEDULES = OWN | {*Schedule.optional_hyperparameters}
-"""Hyperparameters of schedules; the terminal leaves them to the report."""
 
 
 def show_steps(
@@ -96,7 +93,8 @@ def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
     Narrower ones leave out that no trial was infeasible, and then tuned hyperparameters, the learning rate last.
     """
     searched = curve.loc[:, "tuned_trial":"steps_n"].columns[1:-1]
-    tuned = [name for name in searched if name not in OF_SCHEDULES and curve[name].notna().any()]
+    # Hyperparameters of schedules are left to the report.
+    tuned = [name for name in searched if name not in OWN_OR_WARMUP and curve[name].notna().any()]
     tuned.sort(key=lambda name: (name != "learning_rate", name != SCHEDULE))
     varied = [name for name in tuned if name in (*tuned[:2], SCHEDULE) or curve[name].nunique() > 1]
     again = "seeds" in curve and curve["seeds"].any()

@@ -38,7 +38,7 @@ from study.config.composed.paths import check_folder, literal, text_of
 from study.config.composed.schema import SweepConfig
 from study.errors import UsageError
 from study.optimizers.foreign import class_path
-from study.schedules import OWN, SCHEDULE, TUNED, Schedule
+from study.schedules import OWN_OR_WARMUP, SCHEDULE, TUNED
 from workloads.suggest import nearest, suggest
 
 EXTRAS = {"submitit_slurm": "slurm", "ray": "ray"}
@@ -50,7 +50,6 @@ FOREIGN = re.compile(r"hydra(?!\.launcher\.[^_])")
 """Hydra's own keys that the command line may not set: all but the settings of launchers."""
 NOT_SWEPT = re.compile(r"(?P<one>cluster$|hydra\b)|track$")
 """Groups that take one value, since all jobs of a sweep share them; trackers come in a list."""
-OWN_OR_WARMUP = OWN | {*Schedule.optional_hyperparameters}
 OPEN = re.compile(
     r"(search\.space|optimizer\.arguments)\.\w+|workload\.arguments(\.[\w.]+)?|"
     rf"search\.space\.({'|'.join(sorted(OWN_OR_WARMUP))})\.\w+|"
