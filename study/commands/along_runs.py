@@ -89,9 +89,15 @@ def noise(options: argparse.Namespace, console: Console) -> None:
     from study.noise import measure, tuned_run
     from study.terminal import show
 
-    sizes = _sizes(options.step_batch_sizes)
-    which = options.workload, options.optimizer, options.one_step, sizes
-    request = tuned_run.NoiseRequest(options.batch_size, options.points, options.examples, *which)
+    request = tuned_run.NoiseRequest(
+        batch_size=options.batch_size,
+        points=options.points,
+        examples=options.examples,
+        workload=options.workload,
+        optimizer=options.optimizer,
+        one_step=options.one_step,
+        step_batch_sizes=_sizes(options.step_batch_sizes),
+    )
     device = usable(options.device, "--device")
     found, left_out = tuned_run.tuned_runs(options.results, request, device, options.config_dir)
     told = Console(stderr=True, highlight=False) if options.json else console
@@ -190,33 +196,32 @@ def _source(words: Sequence[str], options: argparse.Namespace, console: Console)
     None if only a plan is asked for, and the sweep is not trained.
     """
     folders = [word for word in words if "=" not in word]
-    settings = [word for word in words if "=" in word]
+    pairs = [word for word in words if "=" in word]
     if not words:
         raise UsageError(
             "branch needs a run to branch from: the RESULTS of a finished sweep, or the settings of one, such as "
             "workload=mlp_digits optimizer=sgd batch_size=8."
         )
     if not folders:
-        options.overrides = settings
+        options.overrides = pairs
         if options.plan and _missing(options, console):
             return None
         trained = sweep.run(options, console, shows=False)
         if len(trained) != 1:
             raise UsageError("branch needs one results folder, but these settings have several; give results=DIR once.")
-        return trained[0], _narrowed(settings)
-    pairs = dict(word.split("=", 1) for word in settings)
-    others = [key for key in pairs if key not in CHOICES]
+        return trained[0], _narrowed(pairs)
+    chosen: dict[str, Any] = dict(word.split("=", 1) for word in pairs)
+    others = [key for key in chosen if key not in CHOICES]
     if len(folders) > 1 or others:
         unknown = f"{others[0]}=" if others else folders[1]
         raise UsageError(
             f"with RESULTS, branch takes {', '.join(f'{key}=' for key in CHOICES)} and its own settings (--help), but "
             f"got {unknown}; without RESULTS, it takes the settings of a sweep."
         )
-    chosen: dict[str, Any] = dict(pairs)
-    if "batch_size" in pairs:
-        if not pairs["batch_size"].isdecimal():
-            raise UsageError(f"batch_size must be a whole number, but got {pairs['batch_size']}.")
-        chosen["batch_size"] = int(pairs["batch_size"])
+    if (size := chosen.get("batch_size")) is not None:
+        if not size.isdecimal():
+            raise UsageError(f"batch_size must be a whole number, but got {size}.")
+        chosen["batch_size"] = int(size)
     return path(folders[0]), chosen
 
 
@@ -231,9 +236,9 @@ def _missing(options: argparse.Namespace, console: Console) -> bool:
     return True
 
 
-def _narrowed(settings: Sequence[str]) -> dict[str, Any]:
+def _narrowed(words: Sequence[str]) -> dict[str, Any]:
     """The run that the settings of a sweep ask for, in a results folder that may hold others."""
-    pairs = dict(word.split("=", 1) for word in settings)
+    pairs = dict(word.split("=", 1) for word in words)
     size, optimizer = pairs.get("batch_size", ""), pairs.get("optimizer", "")
     found: dict[str, Any] = {"batch_size": int(size)} if size.isdecimal() else {}
     return found | ({"optimizer": optimizer} if optimizer.isidentifier() and optimizer != "torch" else {})

@@ -191,8 +191,8 @@ def announce(results: Path, study: Study) -> None:
         StoreError: the folder holds another question or cannot be written.
     """
     folder = _made(results, study)
-    if begun := recorded(results, study):
-        study = replace(study, **begun.settled)
+    if on_file := recorded(results, study):
+        study = replace(study, **on_file.settled)
     if _extended_record(folder, study):
         check(results, [study])
         with suppress(Held), claimed(folder):
