@@ -66,8 +66,13 @@ def table(studies: Sequence[StudyData], goals: Sequence[Goal | None] = (None,), 
         curve = curves.setdefault((shared, goal.metric, goal.threshold), {}).setdefault(name, {})
         found = row(study, goal)
         cell = cell_width(found["steps_to_result"], found["step_before"]) if found["reached"] else 0.0
-        known = found["censored_at"], cell, is_left_censored(study, goal), study.independent
-        curve[study.batch_size] = _Search(feasible_steps(study, goal), *known)
+        curve[study.batch_size] = _Search(
+            feasible_steps(study, goal),
+            censored_at=found["censored_at"],
+            cell=cell,
+            left_censored=is_left_censored(study, goal),
+            drawn=study.independent,
+        )
     related = relative.related(studies) if by == "workload" else None
     rows = []
     for key, by_name in sorted(curves.items()):
@@ -82,8 +87,8 @@ def table(studies: Sequence[StudyData], goals: Sequence[Goal | None] = (None,), 
 def _ratio(one: _Search, other: _Search, seed: tuple[int, int]) -> tuple[float, float, float]:
     if one.left_censored or other.left_censored:
         return np.nan, np.nan, np.nan
-    ends = (one.censored_at, other.censored_at), (one.cell, other.cell)
-    ratio, low, high = speed_up(one.steps, other.steps, seed, *ends)
+    ends, cells = (one.censored_at, other.censored_at), (one.cell, other.cell)
+    ratio, low, high = speed_up(one.steps, other.steps, seed, ends, cells)
     return (ratio, low, high) if one.drawn and other.drawn else (ratio, np.nan, np.nan)
 
 

@@ -265,9 +265,9 @@ class Workers:
             raise message
 
     def _order(self, queue: Queue, proposals: tuple[messages.Proposal, ...]) -> messages.Train:
-        cost = self.cost_of(queue.study)
-        how = self._room(queue), self._may_record(queue.study), self.compiles(queue.study)
-        return messages.Train(queue.study, cost.heights, cost.lanes, proposals, *how, queue.folder)
+        study, cost = queue.study, self.cost_of(queue.study)
+        room, records, compiled = self._room(queue), self._may_record(study), self.compiles(study)
+        return messages.Train(study, cost.heights, cost.lanes, proposals, room, records, compiled, queue.folder)
 
     def _room(self, queue: Queue) -> int:
         """Number of trials of a search that a worker trains at once."""

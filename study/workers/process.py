@@ -360,8 +360,9 @@ class _Worker:
         from study.engine import train
 
         workload, data = self._load(study)
-        how = order.heights, order.lanes, order.compiled
-        yield from train.train(study, workload, data.shared(team), proposals, *how)
+        yield from train.train(
+            study, workload, data.shared(team), proposals, order.heights, order.lanes, order.compiled
+        )
 
     def _load(self, study: Study) -> tuple[Workload, Source]:
         """The study's workload and data. Loading them releases the data of the workload before, to save memory.
@@ -372,9 +373,10 @@ class _Worker:
         key = workload_key(study)
         if key not in self._loaded:
             self._loaded.clear()
-            workload, how = build(study.workload), self._setting.placement
-            reading = self.device, how.data_memory, how.loaders, self._setting.data.get(key)
-            self._loaded[key] = workload, streaming.of_workload(workload, *reading)
+            workload, placement = build(study.workload), self._setting.placement
+            digest = self._setting.data.get(key)
+            data = streaming.of_workload(workload, self.device, placement.data_memory, placement.loaders, digest)
+            self._loaded[key] = workload, data
         return self._loaded[key]
 
     def _team_for(self, study: Study, workload: Workload) -> Team | None:
