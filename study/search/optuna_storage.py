@@ -78,6 +78,11 @@ class Storage:
             ) from error
         self.owner = store.identity(results)
 
+    @property
+    def outside(self) -> bool:
+        """True if other processes can see the trials."""
+        return self.where is not None
+
     def open(self, study: Study) -> optuna.Study:
         """Optuna's study of one search. Sweeps share it if their questions differ at most in the number of trials and
         in what the first machine settled."""
@@ -138,7 +143,7 @@ class Storage:
             study.tell(self._unfinished.pop(index), state=TrialState.FAIL)
 
     @contextmanager
-    def speaking(self) -> Iterator[None]:
+    def errors_named(self) -> Iterator[None]:
         """Turn any error of the storage in this block, such as a database driver's, into a StoreError."""
         try:
             yield

@@ -71,8 +71,8 @@ class Tuner:
         self._opened: optuna.Study | None = None
         self._untold: list[Callable[[optuna.Study], None]] = []
         """What Optuna must be told before it proposes a trial."""
-        if self._storage.where is not None:
-            self._speak()
+        if self._storage.outside:
+            self._optuna_study()
         self._asked: dict[int, optuna.Trial | None] = {}
         self._grids: dict[int, Sequence[int] | None] = {}
         """The grid of each trial under way; None: that of the rule."""
@@ -81,13 +81,13 @@ class Tuner:
         for index in [index for index, outcome in self.outcomes.items() if outcome.status == INCOMPLETE]:
             for held in (self.outcomes, self._measured, self._crossings, self._trials):
                 del held[index]  # train it again from the start
-        if self._storage.where is not None:
-            with self._storage.speaking():
-                self._storage.abandon(self._speak(), shard, self._under_way)
+        if self._storage.outside:
+            with self._storage.errors_named():
+                self._storage.abandon(self._optuna_study(), shard, self._under_way)
 
-    def _speak(self) -> optuna.Study:
+    def _optuna_study(self) -> optuna.Study:
         """Optuna's study, told of all trials. One in memory is opened when a sampler first needs it: most never do."""
-        with self._storage.speaking():
+        with self._storage.errors_named():
             if self._opened is None:
                 optuna.logging.set_verbosity(optuna.logging.WARNING)
                 self._opened = self._storage.open(self.study)
@@ -104,7 +104,7 @@ class Tuner:
         hyperparameters = self._known(index)
         self._asked[index] = None
         if hyperparameters is None or self.study.search.refines:
-            with self._storage.speaking():
+            with self._storage.errors_named():
                 asked = self._asked[index] = self._ask_optuna(index, hyperparameters)
                 for name, value in self._storage.mark(index).items():
                     asked.set_user_attr(name, value)
@@ -148,7 +148,7 @@ class Tuner:
         """
         search = self.study.search
         # A new sampler for each point, so that the point depends only on history and index, not on hidden state.
-        seed, theirs = self.study.seeds.of("search", index, self.study.seed_key) % 2**32, self._speak()
+        seed, theirs = self.study.seeds.of("search", index, self.study.seed_key) % 2**32, self._optuna_study()
         planned = None if known is None else Planned(self._space.to_optuna(known))
         theirs.sampler = planned or ADAPTIVE[search.sampler](seed)
         later = {name: self._space.names[name] for name in sorted(conditional(self.study.search.space))}
@@ -195,11 +195,11 @@ class Tuner:
         for index in sorted(self.outcomes.keys() - self._told):
             result = self.outcomes[index]
             # In a shared storage each process reports only its own trials.
-            if result.status != INCOMPLETE and (self._storage.where is None or index in self.shard):
+            if result.status != INCOMPLETE and (not self._storage.outside or index in self.shard):
                 self._told.add(index)
                 self._untold.append(self._telling(self._trials[index], result))
-        if self._storage.where is not None:
-            self._speak()
+        if self._storage.outside:
+            self._optuna_study()
 
     def _telling(self, trial: Trial, result: Outcome) -> Callable[[optuna.Study], None]:
         """What tells Optuna the value to minimise, as it is now.
