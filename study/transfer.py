@@ -231,7 +231,9 @@ def train(
         return
     with whole_sweep.workers_for([job for job, _ in waiting], config_dir) as workers:
         # Measure a transfer, not the batch size's own study: the lane count depends on the number of trials.
-        costs, too_large = whole_sweep.measured([(each, each[1][0]) for each in waiting], workers, console)
+        costs, too_large = whole_sweep.measured(
+            [((job, missing), missing[0]) for job, missing in waiting], workers, console
+        )
         rows = [_together(job, missing, cost) for (job, missing), cost in costs]
         cost_table.show(console, rows, workers.placement.place, workers.count, cheaper)
         if plan:

@@ -223,11 +223,11 @@ def train_searches(
         warn_of(jobs, console)
     with SweepProgress(console) as progress, imported_aside(LATER) as begin_import:
         guarded = Guarded([progress, *observers], partial(console.print, style="yellow", markup=False))
-        told = _Told(guarded, workers, console)
-        told.begin(command, jobs, [work.study for work in left])
+        relay = _Relay(guarded, workers, console)
+        relay.begin(command, jobs, [work.study for work in left])
         pools = _Pools(unfit, waits)
         lines = [_line(each, command, progress, pools) for each in waiting]
-        too_large = run_all(lines, workers, told.trial, waits, told.tick, _chores(waiting, begin_import))
+        too_large = run_all(lines, workers, relay.trial, waits, relay.tick, _chores(waiting, begin_import))
         for reason in chain(*workers.too_small.values()):
             console.print(f"{reason} The other workers trained it.", style="yellow", markup=False)
         _show_notes(workers, console)
@@ -239,7 +239,7 @@ def _show_notes(workers: Workers, console: Console) -> None:
         console.print(f"{workers.notes.pop(0)}\n", style="yellow", markup=False)
 
 
-class _Told:
+class _Relay:
     """Tells observers what `run_all` says, and shows the notes of the workers."""
 
     def __init__(self, observers: Observer, workers: Workers, console: Console) -> None:

@@ -156,7 +156,7 @@ def train(
         for trunk in lacking:
             what = f"{counted(len(trunk.missing), 'checkpoint')} of trial {trunk.trial.index}"
             console.print(f"{trunk.name}: {what}: {of_trunk.cost(trunk, device)}.", markup=False, highlight=False)
-        costs, too_large = whole_sweep.measured([(each, each[1].study) for each in waiting], workers, console)
+        costs, too_large = whole_sweep.measured([((each, job), job.study) for each, job in waiting], workers, console)
         rows = [Work(replace(job.study, branch=Branch()), cost, each.left(job)) for (each, job), cost in costs]
         cost_table.show(console, rows, workers.placement.place, workers.count, CHEAPER)
         if plan:
