@@ -31,6 +31,7 @@ from study.store.claims import WHOLE, Claim, Held, Shard
 from study.store.curves import Reader
 from study.workers.dispatch import Queue
 from study.workers.pool import TrialTooLarge, Workers
+from workloads.command import Command
 from workloads.user_code.importing import build
 
 Watch = Callable[["SearchRun", Tuner, Curve | None], None]
@@ -142,7 +143,7 @@ class _Part:
         self.spent: Counter[str] = Counter(doubled_trials=0)
         self._under_way = 0
         self.changed: list[str] = []
-        self._words = cast(Any, build(study.workload)).words if study.arithmetic == COMMAND else ()
+        self._words = cast(Command, build(study.workload)).words if study.arithmetic == COMMAND else ()
 
     def ask(self) -> Trial | None:
         if self._words and self.begins_more and self._other_code():

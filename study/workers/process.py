@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from analysis.question.branches import TRUNK
 from study.devices.imports import uncollected
@@ -305,13 +305,14 @@ class _Worker:
         from study.engine.command.environment import environment
         from study.engine.command.train import UNKNOWN, Place, train
         from study.engine.trial.pace import Pace
+        from workloads.command import Command
         from workloads.user_code.importing import build
 
         if isinstance(order, messages.Measure):
             _Parent(self.pipe, self.team, Pace(None)).report(messages.Measured(UNKNOWN))
             return
         parent = _Parent(self.pipe, self.team, Pace(None), order)
-        setting, workload = self._setting, cast(Any, build(order.study.workload))
+        setting, workload = self._setting, cast(Command, build(order.study.workload))
         assert order.folder is not None
         variables = environment(setting.variables, setting.placement, setting.number)
         assert self.pipe is not None  # commands have no teams
