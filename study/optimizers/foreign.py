@@ -123,7 +123,7 @@ def _with_closure(constructor: Any) -> Any:
     clips gradients, they are computed first, and `step` gets no closure, as in a plain training loop.
     """
     bare, taken = constructor.step, _taken(constructor.step)
-    calls = _calls_closure(bare)
+    calls = calls_closure(bare)
     by_name = [each.kind for each in taken] == [ANY_NAME] or any(
         each.name == "closure" and (place > 0 or each.kind == each.KEYWORD_ONLY) for place, each in enumerate(taken)
     )
@@ -148,7 +148,7 @@ def _with_closure(constructor: Any) -> Any:
     return WithClosure
 
 
-def _calls_closure(step: Any) -> bool:
+def calls_closure(step: Any) -> bool:
     """True if the method uses `closure`, or its first argument after `self`, or if its bytecode is unavailable.
 
     A test whether there is one, as in `assert closure is None`, is no use of it.

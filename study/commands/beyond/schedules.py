@@ -58,7 +58,7 @@ def schedule(options: argparse.Namespace, console: Console) -> None:
     """`study schedule`: write the schedule of a curve for other trainers."""
     from study.exchange.batch_schedules import FORMATS as WRITERS
 
-    written = _written(options)
+    written = schedule_of(options)
     files = WRITERS[options.format](written)
     paths = {} if options.output is None else {name: options.output / name for name in files}
     for name, place in paths.items():
@@ -73,7 +73,7 @@ def schedule(options: argparse.Namespace, console: Console) -> None:
         print(f"# {name}\n{text}" if len(files) > 1 else text, end="\n" if len(files) > 1 else "")
 
 
-def _written(options: argparse.Namespace) -> Written:
+def schedule_of(options: argparse.Namespace) -> Written:
     """The schedule that the options choose. Raises Refused."""
     from analysis.question.measured import TABLE
     from study.errors import UsageError

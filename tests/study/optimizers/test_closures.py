@@ -9,7 +9,7 @@ from helpers.blobs import Blobs
 from helpers.desks import Desk, fixed_trial, trained
 
 from study.checks.optimizer import refusal
-from study.optimizers.foreign import _calls_closure
+from study.optimizers.foreign import calls_closure
 from study.settings import Evaluation
 
 STEPS = 20
@@ -233,7 +233,7 @@ def test_a_step_that_cannot_train_is_told_the_cure_or_its_line(question, name):
 
 def test_what_cannot_be_looked_into_is_taken_to_call_its_closure():
     steps = (len, ByHand.step, torch.optim.LBFGS.step, Refusing.step, Rejecting.step, RejectedWithin.step)
-    assert [_calls_closure(step) for step in steps] == [True, False, True, False, False, True]
+    assert [calls_closure(step) for step in steps] == [True, False, True, False, False, True]
 
 
 class ReadingLoss(torch.optim.Optimizer):
