@@ -20,7 +20,9 @@ from analysis.question import batch_schedules, older, searches, stages
 GOAL = ["goal_metric", "goal_threshold"]
 CURVE = ["workload", "optimizer", *GOAL]
 STUDY = ["workload", "optimizer", "batch_size"]
-"""The columns that identify a goal, a curve and a study."""
+ANSWER = [*STUDY, *GOAL]
+TASK = ["workload", *GOAL]
+"""The columns that identify a goal, a curve, a study, the answer of a study to a goal, and a workload with a goal."""
 T = TypeVar("T")
 
 

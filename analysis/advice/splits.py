@@ -19,13 +19,13 @@ from analysis.advice.step_times import AdviceError, StepTimes
 from analysis.counting import Goal
 from analysis.estimates import tuned
 from analysis.intervals import left_censored
-from analysis.load import CURVE, GOAL, STUDY, StudyData
+from analysis.load import ANSWER, CURVE, StudyData
 from analysis.tables import steps_to_result
 from analysis.units import TOKENS
 
 SPLIT = ["devices", "per_device_batch", "accumulation_steps"]
 HOUR = 3600.0
-NO_RUNS = pd.DataFrame(columns=[*STUDY, *GOAL, "steps"])
+NO_RUNS = pd.DataFrame(columns=[*ANSWER, "steps"])
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 
 from analysis.labels import listed, number
-from analysis.load import GOAL, STUDY, StudyData, rows_with
+from analysis.load import ANSWER, StudyData, rows_with
 from analysis.question.batch_schedules import COLUMN, Phases, tuned
 
 COUNTED = ["steps_to_result", "examples_to_result", "tuned_steps", "tuned_examples"]
-COLUMNS = [*STUDY, *GOAL, "schedule", "last_batch_size", "train_steps", "reached", *COUNTED]
+COLUMNS = [*ANSWER, "schedule", "last_batch_size", "train_steps", "reached", *COUNTED]
 OF_CONSTANT = ["constant", "constant_steps", "constant_examples"]
-PHASES = [*STUDY, *GOAL, "phase", "step", "examples_seen", "size"]
+PHASES = [*ANSWER, "phase", "step", "examples_seen", "size"]
 
 
 def tables(studies: Sequence[StudyData], steps: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -41,7 +41,7 @@ def tables(studies: Sequence[StudyData], steps: pd.DataFrame) -> dict[str, pd.Da
         study = by_key[row["workload"], row["optimizer"], row["batch_size"]]
         made = _phases(study, row)
         rows.append(_row(row, study, made, steps))
-        phases += [dict.fromkeys(PHASES) | {k: row[k] for k in (*STUDY, *GOAL)} | each for each in _starts(made)]
+        phases += [dict.fromkeys(PHASES) | {k: row[k] for k in ANSWER} | each for each in _starts(made)]
     return {
         "batch_schedules": pd.DataFrame(rows, columns=[*COLUMNS, *OF_CONSTANT]),
         "batch_phases": pd.DataFrame(phases, columns=PHASES),
@@ -59,11 +59,10 @@ def _row(row: Mapping[str, Any], study: StudyData, phases: Phases | None, steps:
     mean = row.get("tuned_steps", np.nan)
     seen = phases.examples(round(mean)) if phases and np.isfinite(mean) else np.nan
     alike = {**row, "optimizer": str(study.question["optimizer"])}
-    key = [*STUDY, *GOAL]
-    beside = next(iter(rows_with(steps, key, [alike[name] for name in key]).to_dict("records")), None)
+    beside = next(iter(rows_with(steps, ANSWER, [alike[name] for name in ANSWER]).to_dict("records")), None)
     fewest = np.nan if beside is None else _best(beside)
     return {
-        **{key: row[key] for key in (*STUDY, *GOAL, "reached", "steps_to_result", "examples_to_result")},
+        **{key: row[key] for key in (*ANSWER, "reached", "steps_to_result", "examples_to_result")},
         "schedule": row[COLUMN],
         "last_batch_size": phases.sizes[-1] if phases else np.nan,
         "train_steps": phases.steps if phases else np.nan,

@@ -14,7 +14,7 @@ from analysis.counting import COMPLETE, INCOMPLETE
 from analysis.estimates.tuned import half_width
 from analysis.intervals import left_censored, moved_by_grid, with_before
 from analysis.labels import counted, listed, number, with_interval
-from analysis.load import GOAL, STUDY, StudyData, folders, load_study
+from analysis.load import ANSWER, GOAL, STUDY, StudyData, folders, load_study
 from analysis.question.branches import VERIFIED, VERIFIED_RESULTS
 from analysis.question.searches import results_in
 from analysis.tables.steps_to_result import measured, outcomes
@@ -202,7 +202,7 @@ def sentences(rows: pd.DataFrame) -> list[str]:
     []
     """
     said = []
-    for key, part in rows.groupby([*STUDY, *GOAL], sort=False):
+    for key, part in rows.groupby(ANSWER, sort=False):
         first, *others = part.to_dict("records")
         for arm in others:
             subject = f"{key[0]} with {key[1]}: {arm['arm']} against {first['arm']}, {arm['seeds']} fresh seeds"

@@ -11,14 +11,14 @@ import pandas as pd
 
 from analysis.branched.estimate import Excess, critical, excess
 from analysis.labels import listed, number
-from analysis.load import CURVE, GOAL, STUDY, LoadError, StudyData, folders, load_study, rows_with
+from analysis.load import ANSWER, CURVE, GOAL, STUDY, LoadError, StudyData, folders, load_study, rows_with
 from analysis.noise_scale.table import measured_limits
 from analysis.question.branches import BRANCHED_RESULTS
 from analysis.question.searches import results_in
 
 FOUND = ["critical_batch_size", "low", "high", "bound"]
 HOW = ["rule", "factors", "window", "tolerance", "seeds", "metric"]
-COLUMNS = [*STUDY, *GOAL, "trial", "step", "examples_seen", *FOUND, *HOW, "loss_at_start", "loss"]
+COLUMNS = [*ANSWER, "trial", "step", "examples_seen", *FOUND, *HOW, "loss_at_start", "loss"]
 OF_BRANCHES = ["branch_batch_size", "learning_rate", "factor", "branch_loss", "excess", "excess_low", "excess_high"]
 LOSSES = [*STUDY, "step", "examples_seen", *HOW, *OF_BRANCHES]
 TRUNK = [*STUDY, "rule", "factors", "window"]

@@ -9,11 +9,11 @@ import pandas as pd
 from analysis.certificates.estimate import LEVEL, POWER, Certificate, certificate, seeds_needed
 from analysis.counting import COMPLETE, INCOMPLETE, Branch, Goal
 from analysis.labels import counted, goal_text, metric_text, number, with_interval
-from analysis.load import GOAL, STUDY, StudyData
+from analysis.load import ANSWER, StudyData
 from analysis.tables import steps_to_result
 from analysis.tables.answers import answer, by_study
 
-COLUMNS = [*STUDY, *GOAL, "trial", "step", *Certificate._fields, "diverged", "wanted", "steps_tested", "certified"]
+COLUMNS = [*ANSWER, "trial", "step", *Certificate._fields, "diverged", "wanted", "steps_tested", "certified"]
 
 
 def table(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,)) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from analysis.counting import COMPLETE
 from analysis.estimates import limits, tuned
 from analysis.intervals import left_censored
 from analysis.labels import bounded, curve_text, goal_text, interval_text, listed
-from analysis.load import CURVE, GOAL, STUDY, StudyData
+from analysis.load import ANSWER, CURVE, StudyData
 from analysis.tables.scaling import CRITICAL
 from analysis.tables.steps_to_result import counted_trials, measured, row
 
@@ -182,7 +182,7 @@ def _critical(names: Sequence[Any], threshold: float, steps: Mapping[int, int | 
     """The critical batch size by the fewest steps of each search."""
     curve = pd.DataFrame({"batch_size": list(steps), "steps_to_result": pd.array([*steps.values()], "Int64")})
     curve = curve.assign(**dict(zip(CURVE, (*names, threshold), strict=True)))
-    by_search = tuned.table(curve, pd.DataFrame(columns=[*STUDY, *GOAL, "steps"]))
+    by_search = tuned.table(curve, pd.DataFrame(columns=[*ANSWER, "steps"]))
     return limits.critical(tuned.points(by_search), tuned.log_errors(by_search), shoulder=False)[CRITICAL]
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.counting import INCOMPLETE, Goal, Outcome
 from analysis.edges import unit
-from analysis.load import GOAL, STUDY, StudyData
+from analysis.load import ANSWER, StudyData
 from analysis.parallel import spread
 from analysis.surrogate.curve import Fitted, fitted
 from analysis.surrogate.process import Coordinates
@@ -117,7 +117,7 @@ def table(curves: Iterable[list[dict[str, Any]]]) -> pd.DataFrame:
        batch_size  trials  share  share_low  share_high  model_steps
     0          64      20   0.09       0.07        0.14        23.32
     """
-    return pd.DataFrame(chain.from_iterable(curves), columns=[*STUDY, *GOAL, *COLUMNS])
+    return pd.DataFrame(chain.from_iterable(curves), columns=[*ANSWER, *COLUMNS])
 
 
 def _rows(curve: tuple[Goal, Mapping[int, StudyData]]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from scipy.special import stdtrit
 
 from analysis.estimates import convex
 from analysis.intervals import cell_width, grid_error, left_censored, median, with_before, without_grid
-from analysis.load import CURVE, GOAL, STUDY
+from analysis.load import ANSWER, CURVE
 from analysis.tables import fits
 
 MEDIAN = 1.25
@@ -64,12 +64,11 @@ def table(steps: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     {'steps_to_result': 10.0, 'tuned_steps': 13.0, 'tuned_low': 10.2, 'tuned_high': 16.6}
     """
     steps = steps.drop(columns=[name for name in COLUMNS if name in steps])
-    key = [*STUDY, *GOAL]
-    taken = {name: with_before(part) for name, part in runs.groupby(key, sort=False)}
-    others = runs.drop_duplicates(key).set_index(key)["tuned_for"].to_dict() if "tuned_for" in runs else {}
+    taken = {name: with_before(part) for name, part in runs.groupby(ANSWER, sort=False)}
+    others = runs.drop_duplicates(ANSWER).set_index(ANSWER)["tuned_for"].to_dict() if "tuned_for" in runs else {}
     parts = []
     for _, curve in steps.groupby(CURVE, sort=False):
-        names = list(curve[key].itertuples(index=False, name=None))
+        names = list(curve[ANSWER].itertuples(index=False, name=None))
         found = _curve(curve, [taken.get(name, np.empty((2, 0))) for name in names])
         parts.append(curve.assign(**found, tuned_for=[others.get(name) for name in names]))
     return pd.concat(parts).loc[steps.index] if parts else steps.assign(**dict.fromkeys(COLUMNS, np.nan))

@@ -8,10 +8,8 @@ import pandas as pd
 
 from analysis.figures import along_runs, best_errors, critical, learning_curves, scaling, transfer, tuning
 from analysis.figures.canvas import evenly
-from analysis.load import CURVE, GOAL
+from analysis.load import CURVE, GOAL, TASK
 from analysis.tables.scaling import CRITICAL
-
-PANEL = ["workload", *GOAL]
 
 
 def _with_values(*columns: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
@@ -20,7 +18,7 @@ def _with_values(*columns: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
     def rows(table: pd.DataFrame) -> pd.DataFrame:
         if not {*columns} <= set(table):
             return table.iloc[:0]
-        return table.groupby(PANEL, sort=False).filter(
+        return table.groupby(TASK, sort=False).filter(
             lambda part: all(part.loc[part["reached"].astype(bool), column].notna().any() for column in columns)
         )
 
@@ -74,7 +72,7 @@ class Drawing:
     overlays: tuple[str, ...] = ()
     rows: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table
     figure: Sequence[str] = ()
-    panel: Sequence[str] = tuple(PANEL)
+    panel: Sequence[str] = tuple(TASK)
     small: bool = False
 
 
@@ -132,7 +130,7 @@ FIGURES: dict[str, Drawing] = {
         "Dashed: the hyperbola S = S_min + E_min / B; dotted: the sharp shoulder, whose bend is free.",
         scaling.time_and_examples,
         "three batch sizes at which the goal was reached",
-        rows=lambda table: table.groupby(PANEL, sort=False).filter(lambda part: part["reached"].sum() > 2),
+        rows=lambda table: table.groupby(TASK, sort=False).filter(lambda part: part["reached"].sum() > 2),
         overlays=("fits",),
     ),
     "several_goals": Drawing(

@@ -30,10 +30,9 @@ from analysis.labels import (
     optimizer_text,
     size_text,
 )
-from analysis.load import rows_with
+from analysis.load import TASK, rows_with
 from analysis.report.answer.finding import finding
 from analysis.report.answer.rows import rows
-from analysis.report.answer.values import GROUP
 from analysis.report.html_tables import DEFINITIONS
 
 MARK = "<!-- Written by docs/gallery.py; do not edit. -->"
@@ -111,9 +110,9 @@ def _entry(study: Study) -> list[object]:
 
 def _answers(evidence: Evidence) -> Iterator[dict[str, Any]]:
     """The answer of each workload and goal, as the first screen of a report has it."""
-    for key, _ in evidence.table("steps_to_result").groupby(GROUP, sort=True):
+    for key, _ in evidence.table("steps_to_result").groupby(TASK, sort=True):
         steps, limits, pairs, trials = (
-            rows_with(evidence.table(name), GROUP, key) for name in ("steps_to_result", "scaling", "compare", "trials")
+            rows_with(evidence.table(name), TASK, key) for name in ("steps_to_result", "scaling", "compare", "trials")
         )
         title, lead = finding(steps, limits, pairs)
         found = rows(steps, limits, trials)

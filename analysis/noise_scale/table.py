@@ -9,12 +9,12 @@ import pandas as pd
 
 from analysis.counting import Branch
 from analysis.labels import bounded, listed, number, with_interval, within
-from analysis.load import CURVE, GOAL, STUDY, StudyData, rows_with
+from analysis.load import ANSWER, CURVE, STUDY, StudyData, rows_with
 from analysis.measurements import measured_points
 from analysis.noise_scale.estimate import Blocks, noise_scale
 from analysis.tables.scaling import CRITICAL, USEFUL
 
-POINT = [*STUDY, *GOAL, "trial", "step", "examples_seen"]
+POINT = [*ANSWER, "trial", "step", "examples_seen"]
 MEASURED = ["estimator", "form", "examples", "unit", "squared_gradient", "trace", "noise_scale", "low", "high"]
 COLUMNS = [*POINT, *MEASURED, "error", "recorded_error", "looped"]
 SHOWN = {

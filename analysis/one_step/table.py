@@ -8,12 +8,12 @@ import pandas as pd
 
 from analysis.counting import Branch
 from analysis.labels import number
-from analysis.load import GOAL, STUDY, StudyData
+from analysis.load import ANSWER, GOAL, STUDY, StudyData
 from analysis.measurements import measured_points
 from analysis.noise_scale.table import changed, in_words, measured_limits, place
 from analysis.one_step.estimate import LOG, SPACES, OneStep, best_learning_rates, fit_batches, interval
 
-POINT = [*STUDY, *GOAL, "trial", "step", "examples_seen", "form"]
+POINT = [*ANSWER, "trial", "step", "examples_seen", "form"]
 RATES = [*POINT, "step_batch_size", "effective_batch_size", "learning_rate", "low", "high", "loss_before", "loss_after"]
 FITS = [*POINT, *OneStep._fields, "left_out", "error", "recorded_error"]
 ROUNDING = 1e-6

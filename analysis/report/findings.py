@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.counting import COMPLETE, RACE, Goal
 from analysis.estimates import at_budget, by_goal, verdicts
 from analysis.labels import batch_sizes, goal_text, listed, number, percent
-from analysis.load import GOAL, STUDY, StudyData
+from analysis.load import STUDY, TASK, StudyData
 from analysis.question.branches import SPLIT, VALIDATION
 from analysis.report import headlines
 from analysis.tables import steps_to_result, transfer
@@ -69,7 +69,7 @@ def compared(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame]) -
 
 def _tuned_for(steps: pd.DataFrame) -> list[str]:
     """What the configurations of all statements were tuned for, if that is not the goal of the statements."""
-    known = steps.dropna(subset="tuned_for").drop_duplicates(["workload", *GOAL, "tuned_for"])
+    known = steps.dropna(subset="tuned_for").drop_duplicates([*TASK, "tuned_for"])
     return [
         f"{row.workload} to {goal_text(row.goal_metric, row.goal_threshold)}: fresh seeds trained the configurations "
         f"tuned for {row.tuned_for}, which are read as they are."

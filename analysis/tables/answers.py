@@ -10,7 +10,7 @@ from analysis.counting import COMPLETE, INCOMPLETE, Branch, Goal
 from analysis.edges import widening
 from analysis.intervals import median, with_before
 from analysis.labels import goal_text
-from analysis.load import GOAL, STUDY, StudyData
+from analysis.load import ANSWER, StudyData
 from analysis.tables import audits, steps_to_result
 
 
@@ -130,11 +130,11 @@ def table(studies: Sequence[StudyData]) -> pd.DataFrame:
     for study in sorted(studies, key=lambda s: (*s.key, s.branch[:3])):
         if study.branch.rerun is None:
             row = steps_to_result.row(study)
-            kept = (*STUDY, *GOAL, "reached", "steps_to_result", "complete", "infeasible", "incomplete", "train_steps")
+            kept = (*ANSWER, "reached", "steps_to_result", "complete", "infeasible", "incomplete", "train_steps")
             names = {"repeat": study.branch.repeat, "budget_multiple": study.branch.budget, "stage": study.branch.stage}
             searched = {f"searched_{name}": in_words(study.searched[name]) for name in study.hyperparameters}
             rows.append({**{key: row[key] for key in kept}, **names, "answer": study.folder in chosen, **searched})
-    names_first = [*STUDY, *GOAL, "repeat", "budget_multiple", "stage", "answer"]
+    names_first = [*ANSWER, "repeat", "budget_multiple", "stage", "answer"]
     columns = list(dict.fromkeys([*names_first, *(key for row in rows for key in row)]))
     return pd.DataFrame(rows, columns=columns).astype({"steps_to_result": "Int64"})
 
@@ -175,8 +175,8 @@ def repeats(studies: Sequence[StudyData]) -> pd.DataFrame:
             steps = np.array([row["steps_to_result"] if row["reached"] else np.inf for row in found], dtype=float)
             counts = {"searches": len(found), "reached": int(np.isfinite(steps).sum())}
             spread = {"least": steps.min(), "median": float(np.median(steps)), "greatest": steps.max()}
-            rows.append({**{key: found[0][key] for key in (*STUDY, *GOAL)}, **counts, **spread})
-    columns = [*STUDY, *GOAL, "searches", "reached", "least", "median", "greatest"]
+            rows.append({**{key: found[0][key] for key in ANSWER}, **counts, **spread})
+    columns = [*ANSWER, "searches", "reached", "least", "median", "greatest"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -238,12 +238,12 @@ def rerun_steps(studies: Sequence[StudyData], goals: Sequence[Goal | None] = (No
                 frame = steps_to_result.outcomes(again, goal or search.goal).rename_axis("rerun").reset_index()
                 frame = frame[frame["status"] != INCOMPLETE]
                 steps = frame["steps_to_goal"].where(frame["status"] == COMPLETE).astype("float64").fillna(np.inf)
-                kept = {key: row[key] for key in (*STUDY, *GOAL, "trial", "steps_to_result")}
+                kept = {key: row[key] for key in (*ANSWER, "trial", "steps_to_result")}
                 other = search.refines and goal not in (None, search.goal)  # `refine` confirms one for its own goal
                 kept["tuned_for"] = goal_text(search.goal.metric, search.goal.threshold) if other else None
                 before = frame["step_before"].where(np.isfinite(steps))
                 frames.append(frame[["rerun", "status"]].assign(steps=steps, step_before=before, **kept))
-    columns = [*STUDY, *GOAL, "trial", "steps_to_result", "rerun", "status", "steps", "step_before", "tuned_for"]
+    columns = [*ANSWER, "trial", "steps_to_result", "rerun", "status", "steps", "step_before", "tuned_for"]
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 
@@ -267,8 +267,8 @@ def reruns(runs: pd.DataFrame) -> pd.DataFrame:
     """
     if runs.empty:
         counts = ["reruns", "infeasible", "reached", "least", "median", "greatest", "tuned_for"]
-        return pd.DataFrame(columns=[*STUDY, *GOAL, "trial", "steps_to_result", *counts])
-    by = runs.groupby([*STUDY, *GOAL, "trial", "steps_to_result"], sort=False, dropna=False)
+        return pd.DataFrame(columns=[*ANSWER, "trial", "steps_to_result", *counts])
+    by = runs.groupby([*ANSWER, "trial", "steps_to_result"], sort=False, dropna=False)
     table = by.agg(
         reruns=("steps", "size"),
         infeasible=("status", lambda status: int((status != COMPLETE).sum())),

@@ -13,7 +13,7 @@ import pandas as pd
 from analysis import counting, intervals
 from analysis.counting import Goal, Outcome, TrialCurve
 from analysis.edges import FEWEST, Edge, open_edges
-from analysis.load import GOAL, StudyData
+from analysis.load import TASK, StudyData
 from analysis.tables.steps_to_result import counted_trials, feasible_steps, is_complete, measured
 
 NEAR = 2.0
@@ -237,7 +237,7 @@ def _at_each_batch_size(pairs: pd.DataFrame) -> Iterator[Any]:
     """The row of each pair and batch size that compares their configurations, else the one of their searches."""
     single = pairs[pairs["kind"].isin(AT_ONE)]
     ranked = single.assign(rank=single["kind"].map(AT_ONE.index)).sort_values("rank", kind="stable")
-    yield from ranked.drop_duplicates(["workload", *GOAL, "a", "b", "smallest_batch_size"]).sort_index().itertuples()
+    yield from ranked.drop_duplicates([*TASK, "a", "b", "smallest_batch_size"]).sort_index().itertuples()
 
 
 def _both_ways(row: Any) -> Iterator[tuple[str, str, tuple[float, float, float]]]:

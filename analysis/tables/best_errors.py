@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.counting import COMPLETE, EARLY
-from analysis.load import GOAL, STUDY, StudyData
+from analysis.load import ANSWER, StudyData
 from analysis.tables.steps_to_result import counted_trials
 from analysis.units import TOKENS
 
@@ -115,7 +115,7 @@ def by_label_smoothing(trials: pd.DataFrame) -> pd.DataFrame:
     0              0.0   0.06       2
     1              0.1   0.05       1
     """
-    keys = [*STUDY, *GOAL, "label_smoothing"]
+    keys = [*ANSWER, "label_smoothing"]
     if "label_smoothing" not in trials:
         return pd.DataFrame(columns=[*keys, "error", "trials"])
     full = ~trials["stopping"].isin(EARLY) & (trials["status"] == COMPLETE)

@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.counting import COMPLETE, INFEASIBLE, Goal, TrialCurve, first_crossing
-from analysis.load import GOAL, STUDY, StudyData
+from analysis.load import ANSWER, StudyData
 from analysis.tables.steps_to_result import answerable, counted_trials, measured, row
 
-KEY = [*STUDY, *GOAL]
 REACHED, MISSED, DIVERGED, UNFINISHED = "reached", "not reached", "infeasible", "incomplete"
 STATES = (REACHED, MISSED, DIVERGED, UNFINISHED)
 MOST_TRIALS, MOST_EVALUATIONS = 60, 60
@@ -38,7 +37,7 @@ def learning_curves(studies: Iterable[StudyData], goals: Sequence[Goal | None] =
     frames = []
     for study, goal in answerable(studies, goals):
         frames.append(curves(study, goal).assign(**study.names, **goal.names))
-    columns = [*KEY, "trial", "step", "error", "state", "best", "trials", "every"]
+    columns = [*ANSWER, "trial", "step", "error", "state", "best", "trials", "every"]
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 

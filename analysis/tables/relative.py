@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from analysis.intervals import left_censored
-from analysis.load import GOAL, StudyData
+from analysis.load import GOAL, TASK, StudyData
 
 SUBSETS = "_subsets"
 """The suffix of a folder of data subsets, such as `mnist_subsets/mnist_6875` in the published database."""
@@ -122,7 +122,7 @@ def table(steps: pd.DataFrame, made_of: pd.DataFrame, norm: int | None = None) -
     2  digits, 1,197 examples     wide           8            1.00
     3  digits, 1,197 examples     wide          16            0.75
     """
-    columns = ["compared", "of", "optimizer", "workload", *GOAL, "batch_size"]
+    columns = ["compared", "of", "optimizer", *TASK, "batch_size"]
     joined = steps.merge(made_of, on="workload")
     parts = []
     for kind in KINDS:
@@ -135,14 +135,13 @@ def table(steps: pd.DataFrame, made_of: pd.DataFrame, norm: int | None = None) -
 
 
 def _normalised(group: pd.DataFrame, norm: int | None) -> pd.DataFrame:
-    curve = ["workload", *GOAL]
     known = group["reached"].astype(bool) & ~left_censored(group["steps_to_result"], group.get("first_evaluation"))
     reached = group[known]
-    count = reached[curve].drop_duplicates().shape[0]  # without the curves that never reached their goal
+    count = reached[TASK].drop_duplicates().shape[0]  # without the curves that never reached their goal
     common = reached.groupby("batch_size").size()
     common = common[common == count].index
     norm = norm or (min(common) if len(common) else None)
-    at_norm = reached[reached["batch_size"] == norm].set_index(curve)["steps_to_result"].rename("at_norm")
-    joined = group.join(at_norm, on=curve, how="inner")
+    at_norm = reached[reached["batch_size"] == norm].set_index(TASK)["steps_to_result"].rename("at_norm")
+    joined = group.join(at_norm, on=TASK, how="inner")
     ratio = joined["steps_to_result"].astype("Float64") / joined["at_norm"].astype("Float64")
     return joined.assign(relative_steps=ratio.astype("float64").where(known[joined.index]), norm=norm)

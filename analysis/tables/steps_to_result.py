@@ -8,13 +8,13 @@ import pandas as pd
 
 from analysis import counting, intervals
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, TrialCurve
-from analysis.load import GOAL, STUDY, StudyData
+from analysis.load import ANSWER, STUDY, StudyData
 from analysis.question import stages
 from analysis.question.batch_schedules import COLUMN
 from analysis.surrogate import confirmed
 from analysis.units import TOKENS
 
-COLUMNS = [*STUDY, *GOAL, "reached", "steps_to_result", "examples_to_result", "trial", "tuned_trial"]
+COLUMNS = [*ANSWER, "reached", "steps_to_result", "examples_to_result", "trial", "tuned_trial"]
 OF_TOKENS = ["tokens_to_result", TOKENS]
 """Columns between the examples and the trial; only where a workload has tokens."""
 

@@ -12,10 +12,8 @@ import pandas as pd
 
 from analysis.counting import COMPLETE, EARLY, INFEASIBLE, Goal
 from analysis.intervals import known, median_best_of
-from analysis.load import CURVE, GOAL, STUDY, StudyData
+from analysis.load import ANSWER, CURVE, StudyData
 from analysis.tables.steps_to_result import answerable, counted_trials, feasible_steps, row
-
-KEY = [*STUDY, *GOAL]
 
 
 def trials(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,)) -> pd.DataFrame:
@@ -38,7 +36,7 @@ def trials(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,))
     """
     frames = [_trials(study, goal) for study, goal in answerable(studies, goals)]
     last = ["trial", "status", "end", "steps_to_goal", "least_error", "first_bad_step", "train_steps", "stopping"]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=[*KEY, *last])
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=[*ANSWER, *last])
 
 
 def _trials(study: StudyData, goal: Goal) -> pd.DataFrame:
@@ -80,7 +78,7 @@ def best_of_n(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None
         steps = known(feasible_steps(study, goal), row(study, goal)["censored_at"])
         counts = sorted({*(2**k for k in range(len(steps).bit_length())), len(steps)} - {0})
         rows += [study.names | goal.names | {"n": n, "steps": median_best_of(steps, n)} for n in counts]
-    return pd.DataFrame(rows, columns=[*KEY, "n", "steps"])
+    return pd.DataFrame(rows, columns=[*ANSWER, "n", "steps"])
 
 
 def along_axes(table: pd.DataFrame, studies: Iterable[StudyData]) -> pd.DataFrame:
@@ -136,7 +134,7 @@ def maps(table: pd.DataFrame) -> pd.DataFrame:
     3            1  10000.0      3  reached
     25           2  10000.0      4  reached
     """
-    columns = [*KEY, "unit", "budget", "trial", "learning_rate", "momentum", "state", "fastest"]
+    columns = [*ANSWER, "unit", "budget", "trial", "learning_rate", "momentum", "state", "fastest"]
     if not {"learning_rate", "momentum"} <= set(table):
         return pd.DataFrame(columns=columns)
     full = ~table["stopping"].isin(EARLY) & table["learning_rate"].notna() & table["momentum"].notna()

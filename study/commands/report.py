@@ -106,16 +106,15 @@ def write_report(
 
 def _compared(data: ReportData, notes: bool) -> list[str]:
     """The findings about pairs that no answer leads with; of several optimizers a ranking, unless all is asked for."""
-    from analysis.load import rows_with
+    from analysis.load import TASK, rows_with
     from analysis.report.answer.headed import headed
     from analysis.report.answer.ranking import ranking
-    from analysis.report.answer.values import GROUP
 
     found = headed(data.compared, data.answers)
     said = []
     for answer, parts in zip(data.answers, found.of_answers, strict=True):
         about = f"{answer.subject}: " if len(data.answers) > 1 else ""
-        pairs, limits = (rows_with(data.tables[name], GROUP, answer.group) for name in ("compare", "scaling"))
+        pairs, limits = (rows_with(data.tables[name], TASK, answer.group) for name in ("compare", "scaling"))
         ranked = [] if notes else ranking(pairs, limits)
         ranked += [EACH_PAIR] if ranked else []
         texts = ranked or [text for part in parts for text in part.sentences if text not in answer.lead]

@@ -6,19 +6,18 @@ from typing import NamedTuple
 import pandas as pd
 
 from analysis.labels import goal_text
-from analysis.load import StudyData, rows_with
+from analysis.load import TASK, StudyData, rows_with
 from analysis.report.answer import infeasible
 from analysis.report.answer.finding import begun, finding
 from analysis.report.answer.next_step import NextStep, next_step
 from analysis.report.answer.rows import Row, rows
-from analysis.report.answer.values import GROUP
 
 
 class Answer(NamedTuple):
     """The answer of one workload and goal.
 
     Attributes:
-        group: the workload, and the metric and threshold of the goal: the values of GROUP in tables.
+        group: the workload, and the metric and threshold of the goal: the values of TASK in tables.
         optimizers: the names in the tables, in the order of `rows`.
         title: the finding, without workload and goal.
         lead: a sentence that adds to it; may be empty.
@@ -64,8 +63,8 @@ def answers(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame]) ->
     ('mlp_digits to validation cross entropy < 0.2', 'SGD reached the goal at batch size 64')
     """
     found = []
-    for key, steps in tables["steps_to_result"].groupby(GROUP, sort=False):
-        limits, pairs, trials = (rows_with(tables[name], GROUP, key) for name in ("scaling", "compare", "trials"))
+    for key, steps in tables["steps_to_result"].groupby(TASK, sort=False):
+        limits, pairs, trials = (rows_with(tables[name], TASK, key) for name in ("scaling", "compare", "trials"))
         cost = tables["cost"][tables["cost"]["workload"] == key[0]]
         mine = [study for study in studies if study.workload == key[0]]
         title, lead = finding(steps, limits, pairs)

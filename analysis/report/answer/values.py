@@ -7,10 +7,7 @@ import pandas as pd
 
 from analysis.estimates import tuned
 from analysis.labels import BOUNDS, interval_text, number, optimizer_text, size_text
-from analysis.load import CURVE, GOAL
-
-GROUP = ["workload", *GOAL]
-"""What a figure 1 is about: one workload and one goal."""
+from analysis.load import CURVE
 
 
 class Value(NamedTuple):

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.labels import goal_text, metric_text
-from analysis.load import GOAL
-from analysis.tables.learning_curves import KEY, STATES, ranks, spaced, states
+from analysis.load import ANSWER, TASK
 from analysis.tables.learning_curves import MOST_TRIALS as MOST_CURVES
+from analysis.tables.learning_curves import STATES, ranks, spaced, states
 
 MOST_TRIALS, MOST_POINTS = 10_000, 200_000
 """About the most trials, and points of learning curves, on a page (about 2 MB)."""
@@ -38,11 +38,11 @@ def payload(tables: Tables) -> dict[str, Any]:
     curves = tables.get("learning_curves")
     if curves is None or curves.empty:
         return {"panels": [], "counts": {"shown": 0, "all": 0}}
-    by_study: Groups = dict(iter(curves.groupby(KEY, sort=False)))
-    trials: Groups = dict(iter(tables["trials"].groupby(KEY, sort=False)))
+    by_study: Groups = dict(iter(curves.groupby(ANSWER, sort=False)))
+    trials: Groups = dict(iter(tables["trials"].groupby(ANSWER, sort=False)))
     most = share(len(trials), min(MOST_CURVES, max(map(len, trials.values()))))
     panels = []
-    for key, steps in tables["steps_to_result"].groupby(["workload", *GOAL], sort=False):
+    for key, steps in tables["steps_to_result"].groupby(TASK, sort=False):
         optimizers = []
         for name, rows in steps.groupby("optimizer", sort=False):
             parameters = _parameters(tables, str(key[0]), str(name))
