@@ -262,7 +262,7 @@ class _Line:
 
 
 class _Lines:
-    """The lines as the supply of a pool of workers.
+    """The lines of searches, as a pool of workers sees them (`study.workers.dispatch.Supply`).
 
     Attributes:
         errors: of the searches that fit on no worker.

@@ -79,7 +79,7 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
 
 
 def _own_hash(results: Sequence[Path | str], output: Path, asked: Asked, data: ReportData) -> str | None:
-    """The hash of the measurements, if the tables are those of one folder by itself as every report makes them."""
+    """The hash of the measurements, if a report on one folder is written there with its usual tables."""
     usual = replace(asked, files=None, static=False, refresh=None) == Asked()
     own = [Path(result).resolve() for result in results] == [output.resolve()]
     return data.citation.hashes[0][1] if usual and own and data.citation else None
@@ -88,7 +88,7 @@ def _own_hash(results: Sequence[Path | str], output: Path, asked: Asked, data: R
 def _files(
     formats: Sequence[str], goals: Sequence[Goal], again: str, output: Path | None, results: Sequence[Path | str]
 ) -> Files:
-    """What the page says of its files: their formats, and the command that writes PDFs if they are not there.
+    """The files that the page links: their formats, and the command that writes PDFs if there are none.
 
     Arguments:
         output: the folder of a main report; None for one on other goals.
@@ -173,7 +173,7 @@ def _refused(studies: Sequence[StudyData], asked: Asked) -> list[str]:
 
 
 def _sentences(fixed: Sequence[StudyData], points: Mapping[str, pd.DataFrame], asked: Asked) -> list[str]:
-    """What S(B) says, and then what batch sizes that grow do."""
+    """The findings on S(B), followed by those on batch-size schedules."""
     return [
         *(findings.sentences(fixed, points, asked.goals, asked.base_batch_size or 0.0) if fixed else ()),
         *batch_schedules.sentences(points.get("batch_schedules")),
@@ -238,7 +238,7 @@ def _refuse_doubles(studies: Sequence[StudyData]) -> None:
 
 
 def _refuse_unmeasured(studies: Sequence[StudyData], asked: Asked) -> None:
-    """Refuse options that name a batch size without measurements, or set the unit of a comparison that there is not."""
+    """Refuse options that name a batch size without measurements, or --normalise-at if there is only one workload."""
     measured = sorted({study.batch_size for study in studies})
     for option, size in (("base-batch-size", asked.base_batch_size), ("normalise-at", asked.normalise_at)):
         if size is not None and size not in measured:

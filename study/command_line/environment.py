@@ -29,6 +29,6 @@ def _open_closed_files() -> None:
 
 
 def _not_of_folders(record: logging.LogRecord) -> bool:
-    """Keep back what matplotlib says where it can write no settings, such as in the home of a container's user: it
-    takes a temporary folder, and figures are the same."""
+    """False for matplotlib's warning that it cannot write settings, for example in a container without a home folder:
+    it then uses a temporary folder and draws the same figures."""
     return record.funcName != "_get_config_or_cache_dir"

@@ -1,4 +1,4 @@
-"""Who is told of a sweep besides the terminal: trackers and a notification, as the command line chose them."""
+"""The observers of a sweep that the command line chose: trackers and a notification."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class Told(Guarded):
-    """The chosen observers, which are also told of the trials on file: a tracker takes those that it missed.
+    """The chosen observers. They also learn of the trials on file, because a tracker may have missed some.
 
     Arguments:
-        studies: pairs of a results folder and a study whose trials on file they are told.
+        studies: results folder and study of the trials on file that observers learn of.
         command: of the sweep.
 
     Attributes:
-        sentences: the findings, which they are told at the end.
+        sentences: the findings, reported at the end.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Told(Guarded):
 
 @contextmanager
 def told(jobs: Sequence[Job], command: str, console: Console) -> Iterator[Told]:
-    """The observers that a sweep of these jobs asks for; they are told of its end when the block ends."""
+    """The observers that a sweep of these jobs asks for. The end of the block reports the end of the sweep."""
     from study import store
 
     options, results = jobs[0].options, list(dict.fromkeys(job.results for job in jobs))

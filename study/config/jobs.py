@@ -55,8 +55,8 @@ class SweepOptions:
         until: the width of intervals up to which the sweep goes on; None: it ends with its search.
         until_cost: the most trainings of a sweep that goes on, as a multiple of those of its search.
         track: the names of the trackers that are told of the sweep (`study.observers.trackers`).
-        track_trials: they get a run for each trial, too.
-        notify: where a message is posted at the end of the sweep.
+        track_trials: trackers also get a run for each trial.
+        notify: the URL to which a message is posted at the end of the sweep.
     """
 
     until: Until | None = None
@@ -76,9 +76,9 @@ class Job:
         shards: number of parts of the study's trials; one process works on each part.
         shard: the part that this job takes first.
         fingerprint: fingerprint of the workload and optimizer (`study.config.fingerprint`); empty until computed.
-        notes: what the author of the workload may not have meant; recorded with the results.
-        alone: why trials train one at a time although the engine would fuse them; empty: for no such reason.
-        mix: train on beside recorded trials whose code or data were others.
+        notes: likely mistakes in the workload (`study.user_code.notes`); recorded with the results.
+        alone: why trials train one at a time although the engine would fuse them; empty otherwise.
+        mix: train on beside recorded trials of other code or data.
         checkpoint_bytes: bytes in the checkpoint of one trial; 0 until they are estimated.
         together: all batch sizes that the sweep asks for of this workload and optimizer.
         options: of the sweep.

@@ -1,4 +1,4 @@
-"""What a sweep tells the outside world: four events of plain data, and observers that none of them can stop it.
+"""What a sweep tells the outside world: four events of plain data. No observer can stop a sweep.
 
 The users are the progress on the terminal, the live report, the trackers and the notification. The events hold no
 tensors and no records of `study`, so that they can be sent to another process, which needs no torch.

@@ -101,8 +101,8 @@ class Dispatch:
         return self._orders[pipe].queue
 
     def hand_out(self) -> Iterator[tuple[Pipe, Queue | None, tuple[messages.Proposal, ...]]]:
-        """Yield (worker, a search to begin with, its trials). Without a search, they belong to the one that the worker
-        trains; without trials, that one ends."""
+        """Yield (worker, search, trials). If the search is None, the trials belong to the search that the worker trains
+        already; if there are no trials either, that search ends."""
         for pipe in self._pipes:
             order = self._orders.get(pipe)
             if order and (given := self._begin(order, order.wanted)):

@@ -22,7 +22,7 @@ def by_data(study: Study, proposals: Proposals) -> Iterator[tuple[Study, Proposa
 
 
 class Alone:
-    """Proposes one trial; all else is asked of the proposals that it came from."""
+    """Proposes one trial and passes all other calls on to the proposals that it came from."""
 
     def __init__(self, trial: Trial, others: Proposals) -> None:
         self._trial: Trial | None = trial
@@ -35,10 +35,9 @@ class Alone:
         return trial
 
     def train_at_once(self, lanes: int) -> None:
-        """Nothing: each trial is alone."""
+        """Do nothing: one trial trains at a time."""
 
     def step_limit(self, index: int) -> int:
-        """See `study.engine.trial.proposals.Proposals`, as of the methods below."""
         return self._others.step_limit(index)
 
     def checkpoint(self, index: int) -> bytes | None:

@@ -222,7 +222,7 @@ class Workers:
         """Wait for messages and read all that have come.
 
         Returns:
-            The trials that ended, with their searches; and worker and message of what else is not about trials alone.
+            (search, curve) of each trial that ended; (worker, message) if a worker failed or cannot go on.
         """
         ended: list[tuple[Queue, Curve]] = []
         for pipe in self._ready(dispatch.busy, LOOK):
