@@ -89,7 +89,7 @@ class Branches:
         return self.jobs[0].results
 
 
-def branches(trunk: Trunk, request: BranchRequest, placement: Placement, mix: bool = False) -> Branches:
+def branches(trunk: Trunk, request: BranchRequest, placement: Placement, mix: bool) -> Branches:
     """The branches of a trunk; writes nothing.
 
     Arguments:
@@ -130,9 +130,7 @@ def _study(trunk: Trunk, request: BranchRequest, rule: str, size: int, steps: in
     )
 
 
-def train(
-    found: Sequence[Branches], config_dir: Path | None, command: str, console: Console, plan: bool = False
-) -> None:
+def train(found: Sequence[Branches], config_dir: Path | None, command: str, console: Console, plan: bool) -> None:
     """Train what is missing of trunks and branches; shows its cost before.
 
     Arguments:

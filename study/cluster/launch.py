@@ -88,7 +88,7 @@ def chosen(arguments: Sequence[str], config_dir: Path | None) -> Cluster:
 
 
 def jobs_for(
-    overrides: Sequence[str], config_dir: Path | None, cluster: Cluster, mix: bool = False
+    overrides: Sequence[str], config_dir: Path | None, cluster: Cluster, mix: bool
 ) -> tuple[list[Job], list[Job]]:
     """(all jobs that the overrides ask for, the jobs with missing trials), for the machines of this cluster.
 

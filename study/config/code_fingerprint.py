@@ -132,7 +132,7 @@ def _parents(module: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def _source(module: str, folders: Sequence[str] | None = None) -> Path | None:
+def _source(module: str, folders: Sequence[str] | None) -> Path | None:
     """The source file of a module of the user's; None for other modules. It imports nothing."""
     if module.partition(".")[0] in sys.stdlib_module_names:
         return None
@@ -143,7 +143,7 @@ def _source(module: str, folders: Sequence[str] | None = None) -> Path | None:
     return path if path and path.suffix == ".py" and path.is_file() and is_users(str(path)) else None
 
 
-def _spec(module: str, folders: Sequence[str] | None = None) -> ModuleSpec | None:
+def _spec(module: str, folders: Sequence[str] | None) -> ModuleSpec | None:
     """Where Python would find a module. Its packages are not imported, as `importlib.util.find_spec` would do."""
     places = folders
     spec = None

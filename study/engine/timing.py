@@ -69,9 +69,7 @@ def _seconds_behind_others(fused: Lanes, steps: int) -> float:
     return max(two - one, two / 4) / steps  # a short timing is noisy; at most, preparation is half of it
 
 
-def plain_cost(
-    study: Study, workload: Workload, data: Source, micro_batch: int | None, neighbour: Cost | None = None
-) -> Cost:
+def plain_cost(study: Study, workload: Workload, data: Source, micro_batch: int | None, neighbour: Cost | None) -> Cost:
     """The cost of a trial in the plain engine with this micro-batch; None: the whole batch at once.
 
     Arguments:

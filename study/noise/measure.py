@@ -87,7 +87,7 @@ def _one_step_cost(tuned: TunedRun, run: Run) -> NoiseCost:
     return NoiseCost(0, gradients_needed, gradients_needed * each + losses * loss, losses * examples)
 
 
-def measure(tuned: TunedRun, device: str, console: Console, plan: bool = False) -> None:
+def measure(tuned: TunedRun, device: str, console: Console, plan: bool) -> None:
     """Retrain a tuned run and measure at its missing points; each is on file as soon as it is measured.
 
     The cost is said before.

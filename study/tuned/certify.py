@@ -48,7 +48,7 @@ class CertifyRequest:
 
 
 def certificates(
-    results: Path, request: CertifyRequest, placement: Placement, config_dir: Path | None = None
+    results: Path, request: CertifyRequest, placement: Placement, config_dir: Path | None
 ) -> tuple[list[Transfers], list[str]]:
     """(the trainings that certify a tuned configuration of each curve, why there are none of others); writes nothing.
 

@@ -52,7 +52,7 @@ class VerifyRequest:
 
 
 def arms(
-    results: Path, request: VerifyRequest, placement: Placement, config_dir: Path | None = None, mix: bool = False
+    results: Path, request: VerifyRequest, placement: Placement, config_dir: Path | None, mix: bool
 ) -> tuple[list[Transfers], list[str]]:
     """(the arms of each schedule of a finished sweep, why others cannot be verified); writes nothing.
 

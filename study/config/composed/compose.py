@@ -125,7 +125,7 @@ def _literal(value: Any) -> Any:
     return literal(value) if isinstance(value, str) else value
 
 
-def launcher(arguments: Sequence[str], config_dir: Path | None = None) -> dict[str, Any]:
+def launcher(arguments: Sequence[str], config_dir: Path | None) -> dict[str, Any]:
     """The settings of the launcher that `cluster=` chose, under Hydra's own names; `_target_` is its class.
 
     Raises:

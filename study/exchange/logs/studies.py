@@ -66,7 +66,7 @@ class Imported:
         return f"{self.question['workload']['name']}/{self.question['optimizer']}/{self.question['batch_size']}"
 
 
-def _workload(settings: Mapping[str, Any], default: str, size: str | None = None) -> tuple[str, str]:
+def _workload(settings: Mapping[str, Any], default: str, size: str | None) -> tuple[str, str]:
     """(the workload of a run for messages, its name): as the log says, else its model and data set, else that of the
     source; with the value of its size if there is one."""
     parts = [str(settings[key]) for key in ("model", "dataset") if settings.get(key) is not None]
@@ -97,7 +97,7 @@ def size_of(log: Log, asked: str | None) -> str | None:
     return found
 
 
-def by_workload(log: Log, default: str, size: str | None = None) -> tuple[dict[str, list[str]], list[str]]:
+def by_workload(log: Log, default: str, size: str | None) -> tuple[dict[str, list[str]], list[str]]:
     """(the folder of a workload -> its runs, notes on names that changed).
 
     Arguments:
@@ -134,7 +134,7 @@ def make(
     workloads: Mapping[str, Sequence[str]],
     of_optimizer: Mapping[str, str],
     trials: int | None,
-    size: str | None = None,
+    size: str | None,
 ) -> list[Imported]:
     """The studies of a log, by workload, optimizer and batch size.
 
