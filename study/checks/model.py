@@ -104,7 +104,7 @@ def augmented(study: Study, workload: Workload, inputs: Tree) -> Tree:
     if len(one) != len(two) or not all(map(torch.equal, one, two)):
         raise UsageError(
             f"{study.name}'s augment must repeat its random numbers, but two calls with equal generators differ; draw "
-            "from the generator that it takes."
+            "from the generator that it takes, and keep no state."
         )
     return repeated[0]
 

@@ -55,8 +55,9 @@ def stateful(study: Study, workload: Workload, inputs: Tree, targets: Tree, layo
     initial = {name: tensor.detach().clone() for name, tensor in _tensors(one)}
     of_one, names = [of_model(one)], [name for name, _ in one.named_buffers()]
     losses, programs = [], []
-    for _ in range(2):
+    for rows in (slice(FEW), slice(-FEW, None)):
         _put_back(one, initial)
+        augmented(study, workload, trees.part(inputs, rows))
         losses.append(steps(one, *few))
         of_one.append(of_model(one))
         programs.append(of_program(workload, one))

@@ -253,6 +253,25 @@ def test_state_of_all_trials_is_refused(make_study, model, loss, name):
         found(make_study(), model, loss)
 
 
+def before_last(workload, inputs, generator):
+    """Mixes each batch with the one before it."""
+    before, workload.last = getattr(workload, "last", inputs), inputs
+    return inputs + 0.1 * before.mean(0)
+
+
+def remembering_shapes(workload, inputs, generator):
+    workload.last = torch.ones(inputs.shape)
+    return inputs + workload.last
+
+
+@pytest.mark.parametrize(("augment", "refuses"), [(before_last, True), (remembering_shapes, False)])
+def test_state_of_augmentations_is_refused(make_study, augment, refuses):
+    workload = Made(Model)
+    workload.augment = partial(augment, workload)
+    with checked.refused("augment must repeat .* generator that it takes, and keep no state" if refuses else None):
+        stateful(make_study(), workload, *examples(), CONTIGUOUS)
+
+
 def with_shared_weights():
     model = Model()
     model.layer = ONE
