@@ -49,16 +49,15 @@ def lanes_fail(study: Study, workload: Workload, data: Data, device: str | None 
     try:
         if study.arithmetic == "vmap" and (why := _alone(workload, data, study)):
             return why
-        if why := _elsewhere(workload, data, study) or _other_loss(workload, data, study):
-            return why
+        for differs in (_elsewhere, _other_loss):
+            if why := differs(workload, data, study):
+                return why
         with warnings.catch_warnings():
             # An operation without a rule for `vmap` runs lane by lane, slower than training one model after another.
             warnings.filterwarnings("error", message="There is a performance drop")
             lanes = started(replace(study.constant, batch_size=min(2, data.examples)), workload, data, range(2))
             lanes.stack.predict_as_on(data.device if device is None else torch.device(device))
             before = _generators(data.device)
-            if study.arithmetic == "vmap" and (why := _other_gradient(lanes, workload, data, study)):
-                return why
             lanes.advance(1)
             logs = [lane.log for lane in lanes.lanes]
             few = min(2, data.counts["val"])
@@ -66,13 +65,13 @@ def lanes_fail(study: Study, workload: Workload, data: Data, device: str | None 
             warnings.simplefilter("ignore")
             with suppress(Exception):  # a metric may be undefined for two examples, but whether it draws counts
                 measure(logs, "val", lanes.predictor(range(2)), few)
+        if before != _generators(data.device):
+            return "its model, loss or errors draw from a global generator, which trials side by side would share"
+        return _other_gradient(lanes, workload, data, study) if study.arithmetic == "vmap" else None
     except Exception as error:  # code of users may raise any
         if out_of_memory(error):  # a full device must not determine the arithmetic
             raise
         return told(error)
-    if before != _generators(data.device):
-        return "its model, loss or errors draw from a global generator, which trials side by side would share"
-    return None
 
 
 def _generators(device: torch.device) -> list[Any]:
@@ -124,37 +123,54 @@ def _elsewhere(workload: Workload, data: Data, study: Study) -> str | None:
 
 
 def _other_gradient(lanes: Lanes, workload: Workload, data: Data, study: Study) -> str | None:
-    """Why two lanes have other gradients than a model that runs alone; None if they have the same.
+    """Why two lanes have other gradients than each of their models alone; None if they have the same.
 
-    `torch.vmap` calls no hook on a gradient within the forward pass, so hooks that change gradients have no effect.
+    `torch.vmap` calls no hook on a gradient within the forward pass, so hooks that change gradients have no effect, and
+    some of torch's rules hold for the first lane only. Each lane has its own weights and examples.
     """
     tuned = {name: value for name, value in middle(study.search.space).items() if name in workload.hyperparameters}
-    few = range(min(4, data.counts["train"]))
-    [(inputs, targets)] = data.chunks("train", few, len(few))
+    stack, examples = lanes.stack, data.counts["train"]
+    count = min(4, examples)
+    [(inputs, targets)] = data.chunks("train", [example % examples for example in range(2 * count)], 2 * count)
+    inputs, targets = (trees.mapped(lambda leaf: leaf.unflatten(0, (2, -1)), each) for each in (inputs, targets))
+    weights = stack.first(2)[0].clone()
+    with generators.seeded(0, data.device):
+        for name in stack.layout.trained:
+            (view := stack.layout.views(weights)[name]).copy_(_moved(view))
 
-    def gradients(rows: int) -> Sequence[Tensor]:
-        stack = lanes.stack
-        form = Vmapped(stack.template, stack.first(rows)[0].clone(), stack.layout, stack.half)
+    def gradients(rows: slice) -> Sequence[Tensor]:
+        form = Vmapped(stack.template, weights[rows].clone(), stack.layout, stack.half)
         form.separate()
-        form.alone = rows == 1
-        keys = torch.zeros(rows, lanes.keyed, dtype=torch.int32, device=lanes.device)
+        some, wanted = (trees.mapped(lambda leaf: leaf[rows].clone(), each) for each in (inputs, targets))
+        chosen = len(weights[rows])
+        form.alone = chosen == 1
+        keys = torch.zeros(chosen, lanes.keyed, dtype=torch.int32, device=lanes.device)
 
         def loss(outputs: trees.Tree) -> Tensor:
-            flat = trees.mapped(lambda leaf: leaf.flatten(0, 1), outputs)
-            return workload.loss(flat, trees.cat([trees.cloned(targets)] * rows), **tuned)
+            flat, labels = (trees.mapped(lambda leaf: leaf.flatten(0, 1), each) for each in (outputs, wanted))
+            return workload.loss(flat, labels, **tuned)
 
         with generators.seeded(0, data.device):
-            return form.backward(trees.mapped(lambda leaf: torch.stack([leaf] * rows), inputs), loss, keys)[1]
+            return form.backward(some, loss, keys)[1]
 
-    near = 0.1 if lanes.stack.half else 0.02
-    for name, one, two in zip(lanes.stack.layout.trained, gradients(1), gradients(2), strict=True):
-        if not (one[0] - two[0]).norm() <= near * one[0].norm() + 1e-6:
-            return (
-                f"the gradient of its parameter {name} differs from that of a model alone; hooks on tensors or modules "
-                "that change gradients (register_hook, register_full_backward_hook) have no effect on trials side by "
-                "side; a torch.autograd.Function with setup_context and generate_vmap_rule = True has"
-            )
+    near, together = 0.1 if stack.half else 0.02, gradients(slice(0, 2))
+    for row in range(2):
+        alone = gradients(slice(row, row + 1))
+        least = 1e-5 * max(float(gradient.norm()) for gradient in alone)
+        for name, one, two in zip(stack.layout.trained, alone, together, strict=True):
+            if not (one[0] - two[row]).norm() <= near * one[0].norm() + least:
+                return (
+                    f"the gradient of its parameter {name} differs from that of a model alone; hooks on tensors or "
+                    "modules that change gradients (register_hook, register_full_backward_hook) have no effect on "
+                    "trials side by side; a torch.autograd.Function with setup_context and generate_vmap_rule = True "
+                    "has"
+                )
     return None
+
+
+def _moved(weights: Tensor) -> Tensor:
+    """Weights near these: at the initial ones, layers that start at zero hide what the layers before them do."""
+    return weights + torch.randn_like(weights) * (0.1 * weights.abs() + 1e-2)
 
 
 def _other_loss(workload: Workload, data: Data, study: Study) -> str | None:
@@ -165,6 +181,10 @@ def _other_loss(workload: Workload, data: Data, study: Study) -> str | None:
     if not tuned[0]:
         return None
     model = initial_model(workload, study.trial(0, {}), data.device, data.layout)
+    with torch.no_grad(), generators.seeded(0, data.device):
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.copy_(_moved(parameter))
     for count in (2, 3):
         few = range(min(count, data.counts["train"]))
         held = {name: [each[name] for each in tuned for _ in few] for name in tuned[0]}

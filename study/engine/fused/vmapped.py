@@ -120,6 +120,9 @@ class Vmapped:
             elif type(layer) in (Attention, CausalAttention):
                 layer.forward = held.by_products
                 self.rules.append(layer)
+            elif type(layer) is nn.Embedding and layer.padding_idx is not None and layer.max_norm is None:
+                layer.forward = partial(_embedded, held)  # type: ignore[method-assign]
+                self.rules.append(layer)
             elif isinstance(layer, nn.LSTM):
                 layer.forward = partial(recurrent.lstm, held, _product)  # type: ignore[assignment]
             elif flat and type(layer) is nn.Conv2d and convolutions.can(layer):
@@ -241,6 +244,13 @@ def _vmapped(function: Callable[..., Tree], *arguments: Any) -> Tree:
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
     return _product(x, layer.weight, layer.bias)
+
+
+def _embedded(layer: nn.Embedding, x: Tensor) -> Tensor:
+    """Torch's rule gives padding no gradient in the first lane only."""
+    found = nn.functional.embedding(x, layer.weight, scale_grad_by_freq=layer.scale_grad_by_freq)
+    assert layer.padding_idx is not None
+    return torch.where(x.eq(layer.padding_idx).unsqueeze(-1), found.detach(), found)
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

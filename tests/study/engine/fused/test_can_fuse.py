@@ -1,10 +1,80 @@
 """What lanes would train as another model than one alone is found beforehand, or trains as one alone."""
 
-from helpers.blobs import Blobs
-from helpers.desks import assert_lanes_are_trials_alone
-from torch import nn
+from dataclasses import replace
+from typing import Any
 
-from study.engine import lane_count
+import pytest
+import torch
+from helpers.blobs import WORKLOADS, Blobs
+from helpers.desks import assert_lanes_are_trials_alone
+from torch import Tensor, nn
+
+from study.engine import can_fuse, lane_count
+from workloads.base import Splits
+
+
+def scaled(gradient: Tensor) -> Tensor:
+    return gradient * 0.1
+
+
+class Zero(nn.Module):
+    """A gradient hook below a layer that passes no gradient at first."""
+
+    def __init__(self, last: float) -> None:
+        super().__init__()
+        self.first, self.scale, self.last = nn.Linear(24, 8), nn.Parameter(torch.full((8,), last)), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.first(x.flatten(1)))
+        if y.requires_grad:
+            y.register_hook(scaled)
+        return self.last(self.scale * y + x.flatten(1)[:, :8])
+
+
+@pytest.mark.parametrize("last", [1.0, 1e-9, 0.0])
+def test_gradient_hooks_below_layers_that_start_at_zero_are_found(question, last):
+    class Workload(Blobs):
+        def model(self) -> nn.Module:
+            return Zero(last)
+
+    found = can_fuse.lanes_fail(question("vmap"), Workload(), Workload().data())
+    assert found is not None
+    assert found.startswith("the gradient of its parameter first.weight differs")
+
+
+class Padded(nn.Module):
+    """Embeddings of whole numbers, of which 0 is padding."""
+
+    def __init__(self, by_function: bool) -> None:
+        super().__init__()
+        self.by_function = by_function
+        self.tokens, self.last = nn.Embedding(6, 8, padding_idx=0), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.by_function:
+            return self.last(nn.functional.embedding(x, self.tokens.weight, 0).mean(1))
+        return self.last(self.tokens(x).mean(1))
+
+
+class Tokens(Blobs):
+    by_function = False
+
+    def splits(self, device: torch.device) -> Splits:
+        return Splits(*((each.flatten(1)[:, :8].long().clamp(0, 5), labels) for each, labels in super().splits(device)))
+
+    def model(self) -> nn.Module:
+        return Padded(self.by_function)
+
+
+def test_padding_gets_no_gradient_in_any_lane(question):
+    assert_lanes_are_trials_alone(question("vmap"), Tokens())
+
+
+def test_rules_of_torch_that_hold_for_the_first_lane_only_are_found(question, monkeypatch):
+    monkeypatch.setattr(Tokens, "by_function", True)
+    found = can_fuse.lanes_fail(question("vmap"), Tokens(), Tokens().data())
+    assert found is not None
+    assert found.startswith("the gradient of its parameter tokens.weight differs")
 
 
 def test_a_height_that_torch_cannot_compute_is_not_admitted(question):
@@ -19,3 +89,42 @@ def test_a_height_that_torch_cannot_compute_is_not_admitted(question):
     assert 4 in heights
     assert 1 not in heights
     assert_lanes_are_trials_alone(study, workload)
+
+
+def test_the_loss_is_tried_at_outputs_that_are_not_all_zero(question):
+    class Workload(Blobs):
+        """One output, whose scale is tuned and broadcast to all pairs of examples."""
+
+        errors = {"classification_error": lambda outputs, targets: outputs.squeeze(1) + targets}  # noqa: RUF012
+
+        def model(self) -> nn.Module:
+            model = nn.Sequential(nn.Flatten(), nn.Linear(24, 1, bias=False))
+            nn.init.zeros_(model[1].weight)
+            return model
+
+        def loss(self, outputs: Tensor, targets: Tensor, label_smoothing: Any = 0.0) -> Tensor:
+            return (outputs / (1 + label_smoothing)).mean(1)
+
+    study = question("vmap")
+    tuned = {"label_smoothing": study.search.space["momentum"]}
+    study = replace(study, search=replace(study.search, space={**study.search.space, **tuned}))
+    found = can_fuse.lanes_fail(study, Workload(), Workload().data())
+    assert found is not None
+    assert found.startswith("its loss does not take a tensor")
+
+
+def test_losses_that_draw_are_told_so(question):
+    class Workload(Blobs):
+        hyperparameters = ()
+
+        def loss(self, outputs: Tensor, targets: Tensor, label_smoothing: Any = 0.0) -> Tensor:
+            return super().loss(outputs + torch.rand_like(outputs), targets, label_smoothing)
+
+    found = can_fuse.lanes_fail(question("vmap"), Workload(images=True), Workload(images=True).data())
+    assert found is not None
+    assert found.startswith("its model, loss or errors draw from a global generator")
+
+
+def test_the_usual_models_fuse(question):
+    for how in ("vmap", "linear_chain"):
+        assert can_fuse.lanes_fail(question(how), WORKLOADS[how], WORKLOADS[how].data()) is None
