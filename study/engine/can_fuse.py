@@ -22,6 +22,7 @@ from study.engine.timing import started
 from study.engine.trial.evaluation import initial_model, measure
 from study.records import Study
 from study.space import middle, values
+from study.user_code import snapshots
 from workloads.base import Workload
 from workloads.layers import ghost_layers, keyed_layers
 from workloads.user_code.errors import text_of
@@ -49,7 +50,7 @@ def lanes_fail(study: Study, workload: Workload, data: Data, device: str | None 
     try:
         if study.arithmetic == "vmap" and (why := _alone(workload, data, study)):
             return why
-        for differs in (_elsewhere, _other_loss):
+        for differs in (_of_the_seed, _elsewhere, _other_loss):
             if why := differs(workload, data, study):
                 return why
         with warnings.catch_warnings():
@@ -87,6 +88,18 @@ def told(error: BaseException) -> str:
         if found := re.search(pattern, text):
             return meaning.format(*found.groups())
     return f"two trials side by side raise {type(error).__name__}: {shorten(text, 200, placeholder=' …')}".rstrip(". ")
+
+
+def _of_the_seed(workload: Workload, data: Data, study: Study) -> str | None:
+    """Why models of two seeds differ beside their parameters, which alone have rows of their own; None if they are
+    alike. A stack compares the models of later trials with the first."""
+    one, other = (initial_model(workload, study.trial(index, {}), data.device, data.layout) for index in range(2))
+    for name in snapshots.changed(snapshots.beside_parameters(one), snapshots.beside_parameters(other)):
+        return (
+            f"its {name} differs between seeds, and trials side by side share it; draw it from a generator of a fixed "
+            "seed, or keep floats in a parameter with requires_grad=False: each trial has its own parameters"
+        )
+    return None
 
 
 def _elsewhere(workload: Workload, data: Data, study: Study) -> str | None:
@@ -214,7 +227,7 @@ def _alone(workload: Workload, data: Data, study: Study) -> str | None:
 
     Lanes share buffers, and split every tensor of the outputs by examples.
     """
-    one, other = (initial_model(workload, study.trial(index, {}), data.device, data.layout) for index in range(2))
+    one = initial_model(workload, study.trial(0, {}), data.device, data.layout)
     ours = {id(layer.key) for layer in keyed_layers(one)}
     ours |= {id(buffer) for layer in ghost_layers(one) for buffer in layer.buffers()}
     constant = {name: buffer.clone() for name, buffer in one.named_buffers() if id(buffer) not in ours}
@@ -225,9 +238,8 @@ def _alone(workload: Workload, data: Data, study: Study) -> str | None:
                 outputs = trees.call(one.train(mode), trees.cloned(inputs))
                 if odd := [leaf for leaf in trees.leaves(outputs) if leaf.shape[:1] != (len(few),)]:
                     return f"its outputs hold a tensor without an axis of examples, {trees.described(odd[0])}"
-    others, after = dict(other.named_buffers()), dict(one.named_buffers())
+    after = dict(one.named_buffers())
     for name, buffer in constant.items():
-        for each, why in ((others, "differs between seeds"), (after, "changes in a forward pass")):
-            if name not in each or not torch.equal(buffer, each[name]):
-                return f"its buffer {name} {why}; trials side by side share constant buffers only"
+        if name not in after or not torch.equal(buffer, after[name]):
+            return f"its buffer {name} changes in a forward pass; trials side by side share constant buffers only"
     return None

@@ -51,6 +51,22 @@ def of_model(model: nn.Module, digest: "Digest | None" = None) -> Snapshot:
     return {name: digest(value) for name, value in attributes(model).items()}
 
 
+def beside_parameters(model: nn.Module) -> Snapshot:
+    """The classes of a model's modules, their attributes and buffers, to compare models that were made apart: not those
+    of our own layers, nor the keys of hooks, which are numbers in the order in which a process registers them."""
+    found: Snapshot = {}
+    for name, module in model.named_modules():
+        found[f"module {name}"] = type(module).__qualname__
+        if type(module).__module__ != layers.__name__:
+            own = module.named_buffers(name, recurse=False, remove_duplicate=False)
+            found |= {f"buffer {each}": _of_numbers(buffer) for each, buffer in own}
+    digest = Digest(model)
+    for name, value in attributes(model).items():
+        of_hooks = isinstance(value, collections.OrderedDict) and "_hooks" in name
+        found[f"attribute {name}"] = digest([*value.values()] if of_hooks else value)
+    return found
+
+
 def attributes(model: nn.Module) -> dict[str, Any]:
     """The attributes of `of_model` with their values."""
     found: dict[str, Any] = {}

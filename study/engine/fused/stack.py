@@ -19,6 +19,7 @@ from study.engine.fused.cuda_graph import replayed
 from study.engine.fused.layout import Form, Layout, Loss, tensors
 from study.optimizers.base import Optimizer, Scalars, Values, clipped, decay_, in_place
 from study.optimizers.per_parameter import ALL_USUAL, USUAL, Treatment, Treatments
+from study.user_code import snapshots
 
 Update = Callable[[Tree, Loss, Tensor, Scalars, Tensor], Tensor]
 """One update of some rows, with the arguments of `Step.__call__`."""
@@ -72,7 +73,8 @@ class Stack:
         self._made: tuple[int, Step] | None = None
         self._shared = {name: each for name, each in template.named_parameters() if name not in self.views}
         self._compared = ref(template)
-        """The latest model whose frozen parameters were found to be the shared ones."""
+        """The latest model whose frozen parameters were found to be the shared ones, and which is like the template."""
+        self._beside = snapshots.beside_parameters(template)
 
     @property
     def bytes(self) -> int:
@@ -95,20 +97,26 @@ class Stack:
         """Set a row to this model, with the initial optimizer state.
 
         Raises:
-            ValueError: a frozen parameter that all models share has other values in this model.
+            ValueError: what all models share, such as a frozen parameter, differs in this model.
         """
         named = tensors(model)
         for name, view in self.views.items():
             view[row].copy_(named[name].detach())
-        for name, shared in self._shared.items() if self._compared() is not model else ():
-            if not torch.equal(named[name], shared):
-                raise ValueError(
-                    f"the frozen parameter {name} is equal in the models of the first two trials, but not in that of a "
-                    "later one; choose engine=serial and another results=DIR."
-                )
+        if self._compared() is not model:
+            self._refuse_unlike(model, named)
         self._compared = ref(model)
         for name, tensor in self._initial_state(row).items():
             self.state[name][row].copy_(tensor)
+
+    def _refuse_unlike(self, model: nn.Module, named: Mapping[str, Tensor]) -> None:
+        frozen = [name for name, shared in self._shared.items() if not torch.equal(named[name], shared)]
+        unlike = [f"frozen parameter {name}" for name in frozen]
+        unlike += snapshots.changed(self._beside, snapshots.beside_parameters(model))
+        if unlike:
+            raise ValueError(
+                f"the {unlike[0]} is equal in the models of the first two trials, but not in that of a later one; "
+                "choose engine=serial and another results=DIR."
+            )
 
     def begin_from(self, row: int, weights: Mapping[str, Tensor], state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Set a row that was just loaded to the weights and the optimizer state of a plain run.

@@ -1,16 +1,103 @@
 """What lanes would train as another model than one alone is found beforehand, or trains as one alone."""
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from helpers.blobs import WORKLOADS, Blobs
-from helpers.desks import assert_lanes_are_trials_alone
+from helpers.desks import assert_lanes_are_trials_alone, desk, trained
 from torch import Tensor, nn
 
 from study.engine import can_fuse, lane_count
 from workloads.base import Splits
+
+
+class Kept(nn.Module):
+    """A function of a value that `model()` draws."""
+
+    def __init__(self, value: Any, function: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.value, self.function = value, function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.value, x)
+
+
+def closed_over(scale: Tensor) -> nn.Module:
+    return Kept(None, lambda _, x: x * scale)
+
+
+def hooked(scale: Tensor) -> nn.Module:
+    layer = nn.Identity()
+    layer.register_forward_hook(lambda module, inputs, outputs: outputs * scale)
+    return layer
+
+
+def drawn() -> Tensor:
+    return torch.rand(5)
+
+
+OF_THE_SEED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "permutation": (lambda: Kept(torch.randperm(5), lambda order, x: x[:, order]), "attribute 5.value"),
+    "number": (lambda: nn.LeakyReLU(float(torch.rand(()))), "attribute 5.negative_slope"),
+    "list": (lambda: Kept([float(drawn()[0])], lambda scales, x: scales[0] * x), "attribute 5.value"),
+    "closure": (lambda: closed_over(drawn()), "attribute 5.function"),
+    "hook": (lambda: hooked(drawn()), "attribute 5._forward_hooks"),
+    "fixed": (lambda: Kept(torch.arange(5).flip(0), lambda order, x: x[:, order]), ""),
+    "fixed hook": (lambda: hooked(torch.ones(5)), ""),
+}
+
+
+def built(layer: Callable[[], nn.Module], images: bool = False) -> Any:
+    class Workload(Blobs):
+        def model(self) -> nn.Module:
+            return nn.Sequential(*super().model(), layer())
+
+    return Workload(images)
+
+
+@pytest.mark.parametrize(("layer", "said"), OF_THE_SEED.values(), ids=OF_THE_SEED)
+def test_models_that_differ_between_seeds_train_alone(question, layer, said):
+    workload = built(layer)
+    found = can_fuse.lanes_fail(question("vmap"), workload, workload.data())
+    assert found is None if not said else re.match(f"its {said} differs between seeds.*a generator of a fixed", found)
+
+
+def test_the_activations_of_a_chain_may_not_differ_between_seeds(question):
+    class Workload(Blobs):
+        def model(self) -> nn.Module:
+            return nn.Sequential(nn.Linear(24, 8), nn.LeakyReLU(float(torch.rand(()))), nn.Linear(8, 5))
+
+    found = can_fuse.lanes_fail(question("linear_chain"), Workload(), Workload().data())
+    assert found is not None
+    assert found.startswith("its attribute 1.negative_slope differs between seeds")
+
+
+@pytest.mark.parametrize("name", ["attribute 5.value", "buffer 5.mask"])
+def test_a_later_model_that_differs_is_refused(question, monkeypatch, name):
+    class Third(nn.Module):
+        """Differs in the model that is made last."""
+
+        made = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            Third.made += 1
+            late = float(Third.made > 3)
+            if name.startswith("buffer"):
+                self.register_buffer("mask", torch.tensor(late))
+            else:
+                self.value = late
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+    study = question("vmap")
+    with pytest.raises(ValueError, match=rf"the {name} is equal in .* choose engine=serial and another results=DIR"):
+        trained(study, desk(study), workload=built(Third))
 
 
 def scaled(gradient: Tensor) -> Tensor:
