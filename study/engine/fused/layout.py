@@ -95,7 +95,7 @@ class Layout:
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Rows [l, P] as parameter name -> [l, *shape]."""
         parts = zip(self._shapes.items(), self._places, strict=True)
-        return {name: rows[:, columns].unflatten(1, shape) for (name, shape), columns in parts}
+        return {name: rows[:, columns].view(len(rows), *shape) for (name, shape), columns in parts}
 
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:

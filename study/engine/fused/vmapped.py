@@ -156,7 +156,7 @@ class Vmapped:
             layer.average_(
                 self.weights[f"{name}running_mean"], self.weights[f"{name}running_variance"], self.seen[name]
             )
-        each = [gradient.flatten(1) for gradient in gradients]
+        each = [gradient.reshape(len(gradient), -1) for gradient in gradients]  # a parameter may be one number
         if self.gaps:
             each = [torch.cat([part for pair in zip(each, self.gaps, strict=True) for part in pair], dim=1)]
         return losses, each

@@ -200,6 +200,22 @@ def test_the_loss_is_tried_at_outputs_that_are_not_all_zero(question):
     assert found.startswith("its loss does not take a tensor")
 
 
+class OfOneNumber(nn.Module):
+    """A temperature, which has no axis, and a parameter without numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.none = nn.Parameter(torch.tensor(1.5)), nn.Parameter(torch.zeros(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x + self.none.sum()
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "lamb", "muon"])
+def test_parameters_may_have_no_axis(question, optimizer):
+    assert_lanes_are_trials_alone(question("vmap", optimizer), built(OfOneNumber, images=True))
+
+
 def test_losses_that_draw_are_told_so(question):
     class Workload(Blobs):
         hyperparameters = ()
