@@ -168,7 +168,7 @@ class Session:
                 try:
                     rows.append(lanes.measured(model, batch_size, *how))
                     print(lanes.printed(rows[-1]), flush=True)
-                except Exception as error:  # of one cell, which must not end a session on a lent GPU
+                except Exception as error:  # of one cell, which must not end the session
                     print(f"{model} at B = {batch_size} in {precision} is not measured: {_told(error)}", flush=True)
 
     def _tune(self) -> None:
