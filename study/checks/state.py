@@ -4,8 +4,10 @@ State of a model's objects is allowed: such models train one at a time, each fro
 several trials share is refused, because a trial would depend on the trials before it.
 """
 
+import copy
 import itertools
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +19,7 @@ from study.data.trees import Tree
 from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
-from study.user_code.snapshots import Snapshot, changed, of_model, of_program, owner
+from study.user_code.snapshots import Digest, Snapshot, changed, of_model, of_program, owner
 from workloads.base import Workload
 
 SAME = 1e-5
@@ -70,6 +72,55 @@ def stateful(study: Study, workload: Workload, inputs: Tree, targets: Tree, layo
     if training is None and not _same(*losses):
         training = f"a second forward pass gives other outputs or losses ({_unlike(*losses)})"
     return State(training, steps.evaluation(two, trees.part(inputs, slice(FEW))))
+
+
+def kept_so_far(workload: Workload) -> dict[str, Any]:
+    """The attributes of a workload, with copies of its lists, sets and mappings."""
+    held = getattr(workload, "__dict__", {})
+    return {name: copy.copy(each) if isinstance(each, list | set | dict) else each for name, each in held.items()}
+
+
+def check_first_batch(
+    study: Study,
+    workload: Workload,
+    before: Mapping[str, Any],
+    inputs: Tree,
+    targets: Tree,
+    layout: torch.memory_format,
+) -> None:
+    """Raise UsageError if the workload keeps something of the first examples that its functions see, such as a scale:
+    each process would keep that of the first trial that it trains. The workload stays as it is.
+
+    Arguments:
+        before: `kept_so_far` before the first call.
+        inputs, targets: examples; the last FEW are tried as the first ones.
+    """
+    model, own = built(study, workload), getattr(workload, "__dict__", {})
+    first = _attributes(before, model)
+    kept = changed(first, after := _attributes(own, model))
+    if not kept:
+        return
+    whole, last = dict(own), slice(-FEW, None)
+    own.clear()
+    own.update(before)
+    try:
+        seen = augmented(study, workload, trees.part(inputs, last))
+        Steps(study, workload, layout)(model, seen, trees.part(targets, last))
+        other = _attributes(own, model)
+    finally:
+        own.clear()
+        own.update(whole)
+    for name in kept:
+        if other.get(name) not in (after.get(name), first.get(name)):
+            raise UsageError(
+                f"{study.name} keeps {name} of the first examples that it sees, so a trial would depend on the one "
+                "that its process trained first; compute it in splits(), from all training examples, or for each batch."
+            )
+
+
+def _attributes(held: Mapping[str, Any], model: nn.Module) -> Snapshot:
+    digest = Digest(model)
+    return {name: digest(value) for name, value in held.items()}
 
 
 class Steps:

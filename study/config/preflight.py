@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from study.checks.model import check_apart, check_evaluation, check_model, first
 from study.checks.optimizer import check_optimizer, check_treatments, mean_factor
 from study.checks.padding import check_padding
 from study.checks.parts import check_parts, small_parts
-from study.checks.state import State, stateful
+from study.checks.state import State, check_first_batch, kept_so_far, stateful
 from study.checks.values import check_values
 from study.config.code_fingerprint import code_of_command
 from study.config.composed.choices import OTHER_NAMES
@@ -174,6 +174,7 @@ def _built(job: Job, device: str) -> CheckedWorkload:
     with calling(study, "splits()"):
         splits = splits_of(workload)
     check_splits(study, workload, splits)
+    before = kept_so_far(workload)
     examples = Examples(splits, optional(workload, "collate"))
     check_count(study, examples)
     check_fresh_data(study, workload, splits)
@@ -182,7 +183,7 @@ def _built(job: Job, device: str) -> CheckedWorkload:
     counts = [min(examples.count("val"), examples.count(split)) for split in ("train", "val")]
     check_evaluation(study, workload, *few, layout, [*counts, examples.count("test")])
     evaluated = evaluation_bytes(workload, *few)
-    state = _behaviour(study, workload, examples, layout, evaluated)
+    state = _behaviour(study, workload, examples, layout, evaluated, before)
     check_values(study, workload, examples)
     saved = saved_bytes(workload, *few, in_the_loss(study, workload))
     streamed = streaming.needed(splits, device, job.placement.data_memory)
@@ -193,12 +194,18 @@ def _built(job: Job, device: str) -> CheckedWorkload:
 
 
 def _behaviour(
-    study: Study, workload: Workload, examples: Examples, layout: torch.memory_format, evaluated: float
+    study: Study,
+    workload: Workload,
+    examples: Examples,
+    layout: torch.memory_format,
+    evaluated: float,
+    before: Mapping[str, Any],
 ) -> State:
     """Check loss, errors, metrics and weights; returns what the model keeps beside parameters and buffers.
 
     Arguments:
         evaluated: bytes that an evaluation keeps for each example.
+        before: see `check_first_batch`.
     """
     chosen, val = mixture(examples.reach("train")), examples.count("val")
     most = max(3, int(CHECKED_BYTES / evaluated))
@@ -206,6 +213,7 @@ def _behaviour(
     more = examples.read("val", range(min(val, EVALUATION_CHUNK)))[1] if metrics_of(workload) else None
     check_functions(study, workload, *mixed, layout, more)
     check_padding(study, workload, examples)
+    check_first_batch(study, workload, before, *mixed, layout)
     return stateful(study, workload, *mixed, layout)
 
 
