@@ -20,6 +20,8 @@ from workloads.user_code.errors import place, said, text_of
 
 FEW = 8
 """Number of examples in a check."""
+BEFORE_STEPS = ("splits()", "model()")
+"""Calls after which a worker sets its number of threads (`study.devices.precision`)."""
 
 CURES = {
     r"same dtype|Input type .* and (weight|bias) type": "the data must have the type of the model's parameters, such "
@@ -57,7 +59,11 @@ def calling(study: Study, name: str, of: str = "") -> Iterator[None]:
         Refused: for any error in the block; the message names the line of the user's files where it arose. Also if the
             block leaves a setting of torch changed.
     """
-    before = modes.read() if name in ("splits()", "model()") else modes.read_in_steps()
+    if name in BEFORE_STEPS:
+        before = modes.read(but=[modes.THREADS])
+    else:
+        torch.set_num_threads(1)  # as in a worker's steps: code that sets the number this process had is seen, too
+        before = modes.read()
     try:
         yield
     except Refused:

@@ -59,7 +59,7 @@ def stateful(study: Study, workload: Workload, inputs: Tree, targets: Tree, layo
     losses, programs = [], []
     for rows in (slice(FEW), slice(-FEW, None)):
         _put_back(one, initial)
-        augmented(study, workload, trees.part(inputs, rows))
+        augmented(study, workload, trees.part(inputs, rows))  # one that remembers a batch changes the program
         losses.append(steps(one, *few))
         of_one.append(of_model(one))
         programs.append(of_program(workload, one))

@@ -1,19 +1,20 @@
 """Settings of torch that hold for a whole process, and which a user's code may leave changed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 
+THREADS = "torch.set_num_threads"
 MODES: Mapping[str, Callable[[], Any]] = {
     "torch.inference_mode": torch.is_inference_mode_enabled,
     "torch.set_grad_enabled": torch.is_grad_enabled,
     "torch.autocast": lambda: torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"),
     "torch.set_default_dtype": torch.get_default_dtype,
     "torch.set_default_device": torch.get_default_device,
+    THREADS: torch.get_num_threads,
 }
 """The function that changes a setting -> the one that reads it. Inference mode changes that of gradients, too."""
-THREADS = "torch.set_num_threads"
 AT_IMPORT = {
     "torch.inference_mode": False,
     "torch.set_grad_enabled": True,
@@ -31,21 +32,14 @@ INSTEAD = {
 }
 
 
-def read() -> dict[str, Any]:
-    """The settings now, by the function that changes each."""
-    return {name: get() for name, get in MODES.items()}
-
-
-def read_in_steps() -> dict[str, Any]:
-    """As `read`, with the number of threads, which is set to one, as `study.devices.precision` does in workers after
-    `splits()` and `model()`, but not in each step."""
-    torch.set_num_threads(1)
-    return {**read(), THREADS: 1}
+def read(but: Collection[str] = ()) -> dict[str, Any]:
+    """The settings now, by the function that changes each, without those named in `but`."""
+    return {name: get() for name, get in MODES.items() if name not in but}
 
 
 def left_changed(before: Mapping[str, Any]) -> str | None:
     """What is said of the first setting that is another one now, with the cure; None if all are as before."""
-    now = {**read(), THREADS: torch.get_num_threads()}
+    now = read()
     for name, value in before.items():
         if now[name] != value:
             return (

@@ -15,7 +15,7 @@ def text_of(error: BaseException) -> str:
     """The text of an error, which may be of a user's class; empty if the class fails to give one."""
     try:
         return str(error)
-    except Exception:
+    except Exception:  # the class may be any user's
         return ""
 
 

@@ -130,7 +130,7 @@ def test_gradient_hooks_below_layers_that_start_at_zero_are_found(question, last
 
 
 class Padded(nn.Module):
-    """Embeddings of whole numbers, of which 0 is padding."""
+    """Embeddings of whole numbers; 0 is padding."""
 
     def __init__(self, by_function: bool) -> None:
         super().__init__()
