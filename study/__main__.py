@@ -44,7 +44,7 @@ from study.errors import Failed, Refused
 from study.user_code import faults
 from study.user_code.compilers import uncompiled
 from study.workers import start
-from workloads.user_code.errors import place
+from workloads.user_code.errors import user_line
 
 TAKE_OVERRIDES = ("sweep", "plan", "branch", "calibrate")
 
@@ -108,7 +108,7 @@ def _command(argv: Sequence[str]) -> int:
         return 130
     except BaseException as error:
         # A user's sys.exit(0) must not pass for a success. Only that of argparse has no place in their files.
-        if isinstance(error, SystemExit) and not place(error):
+        if isinstance(error, SystemExit) and not user_line(error):
             raise
         errors.print(f"study: {faults.told(error)}", markup=False)
         return 1

@@ -16,7 +16,7 @@ from study.records import Study
 from study.space import middle
 from workloads.base import PerExample, Workload
 from workloads.data.fetching import DataError
-from workloads.user_code.errors import place, said, text_of
+from workloads.user_code.errors import summary, text_of, user_line
 
 FEW = 8
 """Number of examples in a check."""
@@ -73,7 +73,7 @@ def calling(study: Study, name: str, of: str = "") -> Iterator[None]:
     except Exception as error:
         what = f"{study.name}'s {name} cannot be computed {of}".rstrip()
         cure = next((f"; {cure}" for part, cure in CURES.items() if re.search(part, text_of(error))), "")
-        raise UsageError(f"{what}: {said(error)}{place(error)}{cure}.") from error
+        raise UsageError(f"{what}: {summary(error)}{user_line(error)}{cure}.") from error
     if why := modes.left_changed(before):
         raise UsageError(f"{study.name}'s {name} {why}")
 

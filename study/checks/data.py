@@ -23,7 +23,7 @@ from study.errors import UsageError
 from study.records import Study
 from study.user_code.faults import succeeds
 from workloads.base import Splits, Workload, optional
-from workloads.user_code.errors import said
+from workloads.user_code.errors import summary
 from workloads.user_code.importing import build
 
 COLLATE = (
@@ -301,7 +301,7 @@ def _by_default(where: str, indices: list[int], items: list[Any]) -> Any:
     try:
         return default_collate(items)
     except Exception as error:
-        why = said(error)
+        why = summary(error)
     for index, item in zip(indices, items, strict=True):
         if not succeeds(partial(default_collate, [item])):
             raise UsageError(

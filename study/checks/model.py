@@ -23,7 +23,7 @@ from study.records import Study
 from study.user_code import autocast
 from workloads.base import PerExample, Weights, Workload, metrics_of, optional
 from workloads.layers import whole_batch_layers
-from workloads.user_code.errors import place
+from workloads.user_code.errors import user_line
 
 SPREAD = 16
 """Examples of a check that are spread over the training set, which may be sorted by label."""
@@ -390,7 +390,7 @@ def _called(study: Study, name: str, few: str, outputs: Any, call: Callable[[], 
         except Exception as error:
             if not isinstance(outputs, Tensor) and trees.leaves(outputs):
                 error.add_note("(it gets the model's outputs as they are; take the part that it needs, as outputs[0])")
-            elif name == "loss" and not place(error) and re.search(ARGUMENTS, repr(error)):
+            elif name == "loss" and not user_line(error) and re.search(ARGUMENTS, repr(error)):
                 raise UsageError(
                     f"{study.name}: {error}; `hyperparameters` must name each tuned argument of a loss, with a default "
                     "in the loss for searches that do not tune it."

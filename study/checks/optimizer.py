@@ -21,7 +21,7 @@ from study.space import values
 from study.user_code import snapshots
 from workloads.base import Splits, Workload
 from workloads.layers import layer_key
-from workloads.user_code.errors import place, text_of
+from workloads.user_code.errors import text_of, user_line
 
 GRADIENTS_FIRST = (
     "must call the closure, which computes the gradients, before it reads them, so that it makes the update of "
@@ -176,7 +176,7 @@ class _Tried:
         """The error of an optimizer with what it means and the cure. `chosen`: the hyperparameters, for the message."""
         text = text_of(error)
         said = text.splitlines()[0].rstrip(". ") if text else type(error).__name__
-        where = place(error)
+        where = user_line(error)
         if "does not require grad" in text:
             return f"because its step {GRADIENTS_ENABLED}"
         if _in_a_loop(self.begin):

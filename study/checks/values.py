@@ -19,7 +19,7 @@ from study.errors import UsageError
 from study.records import Study
 from study.user_code.faults import succeeds
 from workloads.base import PerExample, Workload, optional
-from workloads.user_code.errors import said
+from workloads.user_code.errors import summary
 
 MOST_VALUES = 1024
 """Distinct labels that are judged; of more, evenly spaced ones, the smallest and the largest among them."""
@@ -101,8 +101,8 @@ def _check_inputs(study: Study, model: nn.Module, name: str, examples: Examples)
             if not succeeds(partial(trees.call, model.eval(), trees.cloned(other))):
                 continue  # not the fault of this example
             raise UsageError(
-                f"{_example(study, name, index, 'input', inputs)}, for which the model fails: {said(error)}; correct "
-                "this example, or enlarge the model's embedding."
+                f"{_example(study, name, index, 'input', inputs)}, for which the model fails: {summary(error)}; "
+                "correct this example, or enlarge the model's embedding."
             ) from error
 
 
@@ -146,8 +146,8 @@ def _judged(
                 judge(*of(number))
             except Exception as error:
                 raise UsageError(
-                    f"{_example(study, name, index, 'target', of(number)[1])}, for which {what} fails: {said(error)}; "
-                    "correct this example, or leave it out."
+                    f"{_example(study, name, index, 'target', of(number)[1])}, for which {what} fails: "
+                    f"{summary(error)}; correct this example, or leave it out."
                 ) from error
         with calling(study, what, f"of {len(indices)} examples of its {name} split"):
             raise batch_error

@@ -10,7 +10,7 @@ from typing import NoReturn
 from analysis.errors import DEBUG as DEBUG
 from analysis.errors import OPEN_FILES, cure_of
 from analysis.errors import debugging as debugging
-from workloads.user_code.errors import place, said
+from workloads.user_code.errors import summary, user_line
 from workloads.user_code.ownership import is_users
 
 OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM)
@@ -58,8 +58,8 @@ def told(error: BaseException) -> str:
 
     An error without such a place may be one of ours, or come from a layer of torch in their model.
     """
-    where = place(error)
-    text = f"your code fails: {said(error)}{where}."
+    where = user_line(error)
+    text = f"your code fails: {summary(error)}{where}."
     if not where and isinstance(error, OSError) and error.errno in OF_DISKS:
         of = f" {error.filename}" if error.filename else " a file"
         text = (
@@ -67,18 +67,18 @@ def told(error: BaseException) -> str:
             "files go to the folder that TMPDIR names."
         )
     elif not where and isinstance(error, OSError) and error.errno in OPEN_FILES:
-        text = f"{said(error)}. {cure_of(error)}; if your code opens files, let it close them."
+        text = f"{summary(error)}. {cure_of(error)}; if your code opens files, let it close them."
     elif not where and isinstance(error, OSError) and error.errno in OF_NAMES:
         text = f"cannot use {error.filename}: {os.strerror(error.errno)}. {OF_NAMES[error.errno]}"
     elif not where and isinstance(error, OSError) and error.errno in CLOSED:
         text = (
-            f"{said(error)}. A file of this process is closed: look for os.close() and os.closerange() in your code, "
-            "and let it close only files that it has opened."
+            f"{summary(error)}. A file of this process is closed: look for os.close() and os.closerange() in your "
+            "code, and let it close only files that it has opened."
         )
     elif not where:
         text = (
-            f"{said(error)}. No line of your files led to it: check that the layers of the model fit the data. If they "
-            "do, this is a fault of the program; please report it, with the traceback."
+            f"{summary(error)}. No line of your files led to it: check that the layers of the model fit the data. If "
+            "they do, this is a fault of the program; please report it, with the traceback."
         )
     if debugging():
         return f"{text}\n\n{''.join(traceback.format_exception(error))}"

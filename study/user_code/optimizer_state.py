@@ -13,7 +13,7 @@ from study.records import Study
 from study.user_code.faults import succeeds
 from study.user_code.hidden_state import copied, is_plain
 from study.user_code.snapshots import DEEPEST, Digest, Snapshot, changed, of_class
-from workloads.user_code.errors import said
+from workloads.user_code.errors import summary
 
 OURS = {"momentum_buffer": "velocity", "exp_avg": "mean", "exp_avg_sq": "square"}
 """Names of optimizer state: in torch -> in `study.optimizers`."""
@@ -57,7 +57,7 @@ def plain_state(
         odd |= {name: value for name, value in {**attributes, **inside}.items() if not is_plain(value)}
         lost = [f"{name} ({type(value).__name__})" for name, value in odd.items()]
     except Exception as error:  # the state_dict of any library, such as of a wrapper without Optimizer.__init__
-        lost = [f"the state_dict of {type(optimizer).__name__} ({said(error)})"]
+        lost = [f"the state_dict of {type(optimizer).__name__} ({summary(error)})"]
     if lost:
         warnings.warn(
             f"checkpoints cannot hold {', '.join(lost)}, which the model or the optimizer of {study.name} "

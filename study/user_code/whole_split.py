@@ -14,7 +14,7 @@ from study.data import trees
 from study.data.trees import Tree
 from study.errors import Failed
 from workloads.base import Metric
-from workloads.user_code.errors import place, said
+from workloads.user_code.errors import summary, user_line
 
 
 class NoSingleTensor:
@@ -75,7 +75,7 @@ class WholeSplit:
                 raise
             raise Failed(
                 f"{self.workload}'s metrics[{name!r}] gets the outputs and targets of a whole split, but its parts "
-                f"hold tensors that make no single one, {lacking[0].why}: {said(error)}{place(error)}; "
+                f"hold tensors that make no single one, {lacking[0].why}: {summary(error)}{user_line(error)}; "
                 "leave them out, pad them to one shape, or write the metric as an object with update, compute and "
                 "reset, which sees one part after the other."
             ) from error

@@ -19,7 +19,7 @@ def text_of(error: BaseException) -> str:
         return ""
 
 
-def said(error: BaseException) -> str:
+def summary(error: BaseException) -> str:
     """The error in one line, with the example in which it arose if known, without a full stop. A group of errors is
     told by its first one."""
     text = text_of(error)
@@ -29,7 +29,7 @@ def said(error: BaseException) -> str:
         return _one_line(" ".join(frames[last:]))
     named = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if isinstance(error, BaseExceptionGroup):
-        named = f"{_one_line(named)}; the first: {said(error.exceptions[0])}"
+        named = f"{_one_line(named)}; the first: {summary(error.exceptions[0])}"
     return _one_line(" ".join([named, *map(str, getattr(error, "__notes__", ()))]))
 
 
@@ -41,10 +41,10 @@ def _one_line(text: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} … {line[-LONGEST // 4 :]}"
 
 
-def place(error: BaseException) -> str:
+def user_line(error: BaseException) -> str:
     """The last line of the user's own code that led to the error, in brackets; empty if there is none."""
     found = [(frame.filename, frame.lineno, frame.line) for frame in traceback.extract_tb(error.__traceback__)]
-    if isinstance(error, BaseExceptionGroup) and (of_first := place(error.exceptions[0])):
+    if isinstance(error, BaseExceptionGroup) and (of_first := user_line(error.exceptions[0])):
         return of_first
     if IN_A_LOADER in text_of(error):
         frames = re.findall(r'File "(.+?)", line (\d+), in .*\n\s+(.+)', text_of(error))

@@ -10,7 +10,7 @@ from typing import Any
 
 from workloads.base import Workload
 from workloads.suggest import suggest
-from workloads.user_code.errors import place, said, text_of
+from workloads.user_code.errors import summary, text_of, user_line
 
 OWN: list[str] = []
 """The folders that users gave for their modules."""
@@ -33,13 +33,13 @@ def imported(path: str, rule: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:  # a user's module may raise anything
-        raise ValueError(f"{rule}, but got {path!r}: {_said(error)}. {_import_cure(module)}") from error
+        raise ValueError(f"{rule}, but got {path!r}: {_told(error)}. {_import_cure(module)}") from error
 
 
-def _said(error: Exception) -> str:
+def _told(error: Exception) -> str:
     """The error; if a line of the user's module led to it, with its kind and that line."""
-    where = "" if isinstance(error, SyntaxError) else place(error)
-    return f"{said(error)}{where}" if where else text_of(error)
+    where = "" if isinstance(error, SyntaxError) else user_line(error)
+    return f"{summary(error)}{where}" if where else text_of(error)
 
 
 def _import_cure(module: str) -> str:
@@ -84,4 +84,4 @@ def build(config: Mapping[str, Any]) -> Workload:
     try:
         return constructor(**arguments)
     except (TypeError, AttributeError) as error:
-        raise ValueError(f"{path} refused its arguments: {_said(error)}") from error
+        raise ValueError(f"{path} refused its arguments: {_told(error)}") from error

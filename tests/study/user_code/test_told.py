@@ -13,7 +13,7 @@ from study.devices.memory import out_of_memory
 from study.errors import unwritable
 from study.store.atomic import Stopped, make_folder
 from study.user_code import faults
-from workloads.user_code.errors import said
+from workloads.user_code.errors import summary
 
 ROOT = Path(__file__).parents[3]
 REASONS = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO", "EACCES")
@@ -94,7 +94,7 @@ def test_what_would_end_or_double_a_process_without_a_word_raises(tmp_path, line
 
 @pytest.mark.parametrize("error", [ValueError(), AssertionError(""), SystemExit()])
 def test_an_error_without_a_text_is_named_alone(error):
-    assert said(error) == type(error).__name__
+    assert summary(error) == type(error).__name__
 
 
 class Odd(Exception):
@@ -120,7 +120,7 @@ TEXTS = {
 
 @pytest.mark.parametrize(("error", "line"), TEXTS.values(), ids=TEXTS)
 def test_an_error_is_told_in_one_line_whatever_its_text(error, line):
-    assert said(error) == line
+    assert summary(error) == line
     assert line in faults.told(error)
     assert not out_of_memory(error)
     assert not lost(error)
