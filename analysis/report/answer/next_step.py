@@ -331,12 +331,13 @@ def _most(studies: Sequence[StudyData]) -> dict[str, Any]:
 
 def _few_sizes(studies: Sequence[StudyData], steps: pd.DataFrame) -> Change | None:
     """More batch sizes, on both sides, if no curve has the three that limits of scaling need."""
-    curves_here = steps[steps["optimizer"].isin({study.optimizer for study in studies})].groupby("optimizer")
-    if curves_here["batch_size"].nunique().max() >= FEWEST_SIZES or any(study.batch_schedule for study in studies):
+    mine = steps[steps["optimizer"].isin({study.optimizer for study in studies})]
+    lacking = FEWEST_SIZES - int(mine.groupby("optimizer")["batch_size"].nunique().max())
+    if lacking <= 0 or any(study.batch_schedule for study in studies):
         return None
     there = sorted({study.batch_size for study in studies})
     possible = [size for power in (1, 2) for size in (there[-1] * APART**power, there[0] // APART**power)]
-    new = sorted([size for size in possible if 1 <= size <= _examples(studies)][: FEWEST_SIZES - len(there)])
+    new = sorted([size for size in possible if 1 <= size <= _examples(studies)][:lacking])
     if not new:
         return None
     advice = f"sweep {batch_sizes(new)}, because limits of scaling need three"

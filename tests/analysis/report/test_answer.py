@@ -251,3 +251,10 @@ BEGINNINGS = {
 @pytest.mark.parametrize(("text", "expected"), BEGINNINGS.items())
 def test_a_sentence_that_begins_with_a_name_keeps_its_letters(text, expected):
     assert begun(text) == expected
+
+
+def test_each_optimizer_needs_three_batch_sizes(sweep):
+    """Four sizes, two for each optimizer, show no limit of scaling."""
+    for optimizer, sizes in {"sgd": (4, 8), "momentum": (16, 32)}.items():
+        folder = sweep({size: [100] * 8 for size in sizes}, optimizer=optimizer)
+    assert build.read([folder]).answers[0].next.advice == "sweep batch size 128, because limits of scaling need three"
