@@ -36,9 +36,10 @@ from study.config.jobs import parse_jobs
 from study.data.order import Batches
 from study.devices.machine import processor
 from study.records import Study
-from study.run import SearchRun, run_all
 from study.search.tuner import point
 from study.space import values
+from study.training.lines import run_all
+from study.training.search import SearchRun
 from study.workers.pool import Workers
 from study.workers.start import ahead
 from workloads.user_code.importing import build
@@ -105,7 +106,7 @@ def sweep(overrides: Sequence[str], results: Path) -> tuple[list[Study], Sweep]:
     with Workers(jobs[0].placement) as workers:
         workers.measure([job.study for job in jobs])
         start = time.perf_counter() - begin  # the start of processes and the timing of lanes count, too
-        run_all([[SearchRun(job.study, job.results)] for job in jobs], workers, lambda search, tuner, curve: None)
+        run_all([[SearchRun(job.study, job.results)] for job in jobs], workers)
         count = workers.count
     whole = time.perf_counter() - begin
     folders = [store.study_folder(job.results, job.study) for job in jobs]

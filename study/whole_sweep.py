@@ -22,7 +22,6 @@ from study.engine.cost import Cost, Work
 from study.observers.base import Guarded, Observer, Search, Sweep
 from study.observers.events import finished_of, search_of, state_of
 from study.records import Curve, Study
-from study.run import SearchRun, run_all
 from study.search import stages
 from study.search.optuna_storage import Storage
 from study.search.rounds import Pool
@@ -30,6 +29,8 @@ from study.search.tuner import Tuner
 from study.store.claims import refuse_held
 from study.terminal import costs as cost_table
 from study.terminal.progress import SweepProgress
+from study.training.lines import run_all
+from study.training.search import SearchRun, Watcher
 from study.workers import predicted
 from study.workers.pool import TrialTooLarge, Workers
 from study.workers.process import workload_key
@@ -227,7 +228,7 @@ def train_searches(
         relay.begin(command, jobs, [work.study for work in left])
         pools = _Pools(unfit, waits)
         lines = [_line(each, command, progress, pools) for each in waiting]
-        too_large = run_all(lines, workers, relay.trial, waits, relay.tick, _chores(waiting, begin_import))
+        too_large = run_all(lines, workers, relay, waits, _chores(waiting, begin_import))
         for reason in chain(*workers.too_small.values()):
             console.print(f"{reason} The other workers trained it.", style="yellow", markup=False)
         _show_notes(workers, console)
@@ -239,8 +240,8 @@ def _show_notes(workers: Workers, console: Console) -> None:
         console.print(f"{workers.notes.pop(0)}\n", style="yellow", markup=False)
 
 
-class _Relay:
-    """Tells observers what `run_all` says, and shows the notes of the workers."""
+class _Relay(Watcher):
+    """Tells observers what happens, and shows the notes of the workers."""
 
     def __init__(self, observers: Observer, workers: Workers, console: Console) -> None:
         self._observers, self._workers, self._console = observers, workers, console
@@ -250,8 +251,11 @@ class _Relay:
         searches = [self._search(each, folders[each.name, each.series, each.batch_size]) for each in left]
         self._observers.begin(Sweep(command, searches))
 
-    def trial(self, search: SearchRun, tuner: Tuner, curve: Curve | None) -> None:
-        finished = None if curve is None else finished_of(tuner, curve, len(tuner.outcomes))
+    def search(self, search: SearchRun, tuner: Tuner) -> None:
+        self._observers.trial(self._search(search.study, search.results), state_of(tuner), None)
+
+    def trial(self, search: SearchRun, tuner: Tuner, curve: Curve) -> None:
+        finished = finished_of(tuner, curve, len(tuner.outcomes))
         self._observers.trial(self._search(search.study, search.results), state_of(tuner), finished)
 
     def tick(self, search: SearchRun, steps: Mapping[int, int]) -> None:

@@ -1,6 +1,6 @@
 """Measure a checkout: `python tests/house/measure.py [DIR]` prints import arrows, floors and sizes.
 
-A box is a folder with Python files, or a file at the top of a room (`study/run.py`). An arrow says that a file of one
+A box is a folder with Python files, or a file at the top of a room (`study/warn.py`). An arrow says that a file of one
 box imports a file of another. A box stands one floor above the highest box that it imports; boxes in a circle have no
 floor. Arrows and floors are given between files and between boxes.
 """

@@ -27,7 +27,7 @@ KNOWN_TO = {
     "analysis": ["analysis", "study"],
     "torch": [
         "workloads", "study/engine", "study/data", "study/devices", "study/user_code", "study/optimizers",
-        "study/workers/process.py", "study/config", "study/checks", "study/run.py", "study/noise",
+        "study/workers/process.py", "study/config", "study/checks", "study/training", "study/noise",
     ],
     "optuna": ["study/search"],
     "hydra": ["study/config/composed", "study/cluster"],
@@ -68,7 +68,7 @@ LINE = [
     "study/observers",
     "study/config/composed",
     "study/config study/terminal study/workers study/observers/trackers",
-    "study/run",
+    "study/training",
     "study/warn",
     "study/whole_sweep",
     "study/transfer",

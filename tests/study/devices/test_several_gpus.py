@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from study import run
 from study.cluster import job_process, launch
 from study.config import preflight
 from study.config.jobs import parse_jobs
@@ -17,6 +16,8 @@ from study.devices.placement import Placement
 from study.engine.cost import Cost
 from study.errors import UsageError
 from study.store.claims import WHOLE
+from study.training.provenance import provenance
+from study.training.search import SearchRun
 from study.workers import process
 
 GPUS = 4
@@ -59,7 +60,7 @@ def test_the_process_that_starts_workers_opens_no_gpu(opened, words, arithmetic)
     [job] = preflight.settle(parse_jobs(["batch_size=32", "engine.device=cuda:1", *words]))
     costs = {"cost_of": lambda study: Cost(1.0, 1.0, 1.0), "compiles": lambda study: False}
     workers = SimpleNamespace(placement=job.placement, count=1, **costs)
-    record = run.provenance(job.study, workers, "", WHOLE)
+    record = provenance(SearchRun(job.study, job.results), workers, WHOLE)
     assert (job.study.arithmetic, record["gpu"]) == (arithmetic, "GPU of cuda:1")
     assert record["repeats"].startswith("to rounding")
     assert opened == []

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import time
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from analysis.counting import Goal
 from analysis.load import folders, load_study
 from analysis.tables.answers import fresh_seeds
-from study import run, store
+from study import store
 from study.devices.placement import Placement
 from study.engine.cost import Cost
 from study.records import Curve
@@ -22,6 +23,10 @@ from study.search import rounds, stages
 from study.search.rounds import Pool
 from study.search.tuner import Tuner
 from study.store.claims import Shard
+from study.training import lines as training
+from study.training import part
+from study.training.lines import run_all
+from study.training.search import SearchRun
 
 ROUNDS = {"sampler": "refine", "scouts": 4, "refine": (2, 3), "candidates": 2, "screens": 2, "trials": 13}
 SIZES = (8, 64)
@@ -88,7 +93,7 @@ def lines(studies, results, shards=1, waits=True):
     def line(study):
         for search in stages.remaining(study, lambda each: store.load(store.study_folder(results, each))):
             own = None if search.branch.rerun is not None else pool or Pool([search], results, waits)
-            yield run.SearchRun(search, results, shards=shards, pool=own)
+            yield SearchRun(search, results, shards=shards, pool=own)
 
     return [line(study) for study in studies]
 
@@ -123,7 +128,7 @@ def refined(make_study):
         return [make_study(batch_size=size, **asked_for) for size in SIZES]
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (run, rounds):
+        for module in (training, part, rounds):
             patch.setattr(module, "POLL", 0.2)
         yield studies
 
@@ -137,10 +142,10 @@ def refined(make_study):
 def test_the_same_trials_whoever_trains_them_and_dies(refined, tmp_path_factory, order, shards, deaths, fields):
     studies = refined(**fields)
     alone, other = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("other")
-    run.run_all(lines(studies, alone), Trainer(order), lambda *_: None)
+    run_all(lines(studies, alone), Trainer(order))
     for dies_after in [*deaths, None]:
         try:
-            run.run_all(lines(studies, other, shards), Trainer(order, dies_after), lambda *_: None)
+            run_all(lines(studies, other, shards), Trainer(order, dies_after))
         except InterruptedError:
             continue
     found = everything(alone, studies)
@@ -154,15 +159,15 @@ def test_the_same_trials_whoever_trains_them_and_dies(refined, tmp_path_factory,
 @pytest.mark.slow
 def test_a_job_that_does_not_wait_trains_one_stage(refined, tmp_path_factory, monkeypatch):
     """The last one then trains what follows each search: the reruns."""
-    monkeypatch.setattr(run, "POLL", 0.01)
+    monkeypatch.setattr(training, "POLL", 0.01)
     monkeypatch.setattr(rounds, "POLL", 0.01)
     studies, order = refined(), random.Random(0)
     alone, other = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("other")
-    run.run_all(lines(studies, alone), Trainer(order), lambda *_: None)
+    run_all(lines(studies, alone), Trainer(order))
     folders = [store.study_folder(other, study) for study in studies]
     ends = 4, 6, 9, 13
     for number, end in enumerate(ends):
-        run.run_all(lines(studies, other, 2, waits=False), Trainer(order), lambda *_: None, waits=False)
+        run_all(lines(studies, other, 2, waits=False), Trainer(order), waits=False)
         assert [store.read_round(folder, number + 1) for folder in folders] == [None, None]
         assert [len(store.load(folder)) for folder in folders] == [end, end]
     assert everything(alone, studies) == everything(other, studies)
@@ -177,21 +182,21 @@ def test_only_a_job_that_does_not_wait_leaves_a_stage_to_others(refined, tmp_pat
         if len(looks) > 4:
             raise InterruptedError
 
-    monkeypatch.setattr(run, "POLL", 0.01)
-    monkeypatch.setattr(run.time, "sleep", sleep)
+    monkeypatch.setattr(training, "POLL", 0.01)
+    monkeypatch.setattr(time, "sleep", sleep)
     folders = [store.study_folder(tmp_path, study) for study in studies]
     with store.claimed(folders[0], Shard(1, 2)), store.claimed(folders[1], Shard(1, 2)):
-        run.run_all(lines(studies, tmp_path, 2, waits=False), Trainer(random.Random(0)), lambda *_: None, waits=False)
+        run_all(lines(studies, tmp_path, 2, waits=False), Trainer(random.Random(0)), waits=False)
         assert [sorted(curve.trial.index for curve in store.load(folder)) for folder in folders] == [[0, 2], [0, 2]]
         with pytest.raises(InterruptedError):
-            run.run_all(lines(studies, tmp_path, 2), Trainer(random.Random(0)), lambda *_: None)
+            run_all(lines(studies, tmp_path, 2), Trainer(random.Random(0)))
 
 
 def test_a_batch_size_that_is_added_later_changes_no_other(refined, tmp_path):
     studies, order = refined(), random.Random(0)
-    run.run_all(lines(studies[:1], tmp_path), Trainer(order), lambda *_: None)
+    run_all(lines(studies[:1], tmp_path), Trainer(order))
     before = everything(tmp_path, studies[:1])
-    run.run_all(lines(studies[1:], tmp_path), Trainer(order), lambda *_: None)
+    run_all(lines(studies[1:], tmp_path), Trainer(order))
     assert everything(tmp_path, studies[:1]) == before
     folders = [store.study_folder(tmp_path, study) for study in studies]
     assert [store.read_round(folder, 3)["batch_sizes"] for folder in folders] == [[8], [8, 64]]
@@ -208,7 +213,7 @@ class Small(Trainer):
 
 def test_a_batch_size_that_fits_on_no_worker_holds_up_no_other(refined, tmp_path):
     studies = refined()
-    [error] = run.run_all(lines(studies, tmp_path), Small(random.Random(0)), lambda *_: None)
+    [error] = run_all(lines(studies, tmp_path), Small(random.Random(0)))
     assert str(error) == "no room"
     assert len(everything(tmp_path, studies[1:])) == 3 + 13 + 2
 
@@ -218,10 +223,10 @@ def test_rounds_that_are_added_later_are_those_that_were_asked_at_once(refined, 
     """A search that gains a round keeps its trials, and confirms what the last screens choose."""
     first, more = refined(), refined(added=1, trials=20)
     order, grown, fresh = random.Random(0), tmp_path / "grown", tmp_path / "fresh"
-    run.run_all(lines(first, grown), Trainer(order), lambda *_: None)
+    run_all(lines(first, grown), Trainer(order))
     before = everything(grown, first)
     for results in (grown, fresh):
-        run.run_all(lines(more, results), Trainer(order), lambda *_: None)
+        run_all(lines(more, results), Trainer(order))
     found = everything(grown, more)
     assert found == everything(fresh, more)
     assert all(found[key] == value for key, value in before.items() if isinstance(key, str))
@@ -237,7 +242,7 @@ def test_rounds_that_are_added_later_are_those_that_were_asked_at_once(refined, 
 @pytest.mark.parametrize(("limit", "high"), partly([(1, 0.283), (0, 0.02)], 2))
 def test_rounds_go_beyond_an_edge_at_which_the_best_trials_lie(refined, tmp_path, limit, high):
     study = refined(**BEYOND, extend_limit=limit)[1]
-    run.run_all(lines([study], tmp_path), Trainer(random.Random(0)), lambda *_: None)
+    run_all(lines([study], tmp_path), Trainer(random.Random(0)))
     folder = store.study_folder(tmp_path, study)
     held = [store.read_round(folder, number)["extended"] for number in (1, 2, 3)]
     assert held == ["", "learning_rate.high" * limit, ""]
@@ -250,6 +255,6 @@ def test_added_rounds_do_not_wait_for_a_batch_size_that_missed_the_goal(refined,
     """Its search ended with its rounds, so it never has the trials of screens."""
     usual = steps_of
     monkeypatch.setitem(globals(), "steps_of", lambda trial, size: 1e6 if size == SIZES[0] else usual(trial, size))
-    run.run_all(lines(refined(reruns=0), tmp_path), Trainer(random.Random(0)), lambda *_: None)
+    run_all(lines(refined(reruns=0), tmp_path), Trainer(random.Random(0)))
     pool = Pool(refined(reruns=0, added=1, trials=20), tmp_path)
     assert [len(pool.points(size)) for size in SIZES] == [9, 16]

@@ -8,6 +8,7 @@ import itertools
 import os
 import tempfile
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +21,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from analysis import load as analysis_load
-from study import run, store
+from study import store
 from study.records import Curve
 from study.settings import Evaluation
+from study.training import part
+from study.training.lines import run_all
+from study.training.search import SearchRun
 
 
 class Death(BaseException):
@@ -126,8 +130,8 @@ def taking_turns():
         patch.setattr(Path, "write_text", stopping(Path.write_text, half_a_text))
         patch.setattr(pq, "write_table", stopping(pq.write_table, half_a_table))
         patch.setattr(os, "getpid", process_number)
-        patch.setattr(run, "provenance", lambda *_: {"device": "cpu"})
-        patch.setattr(run.time, "sleep", nothing_is_left)
+        patch.setattr(part, "provenance", lambda *_: {"device": "cpu"})
+        patch.setattr(time, "sleep", nothing_is_left)
         yield
 
 
@@ -151,7 +155,7 @@ class World:
         def work():
             try:
                 store.announce(self.results, study)
-                run.run_all([[run.SearchRun(study, self.results, shards=self.shards)]], self, lambda *_: None)
+                run_all([[SearchRun(study, self.results, shards=self.shards)]], self)
             except store.StoreError as error:
                 if "is being worked on by " not in str(error):
                     raise

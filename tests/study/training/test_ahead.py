@@ -2,9 +2,11 @@
 
 import pytest
 
-from study import run, store
+from study import store
 from study.devices.placement import Placement
 from study.engine.cost import Cost
+from study.training.lines import run_all
+from study.training.search import SearchRun
 
 
 class Pool:
@@ -35,8 +37,8 @@ class Pool:
 def test_the_next_search_is_claimed_when_the_last_trial_has_begun(tmp_path, make_study, make_curve, shards, claims):
     studies = [make_study(batch_size=size, trials=2) for size in (8, 16)]
     pool = Pool(make_curve)
-    lines = [[run.SearchRun(study, tmp_path, shards=shards)] for study in studies]
-    assert not run.run_all(lines, pool, lambda *_: None)
+    lines = [[SearchRun(study, tmp_path, shards=shards)] for study in studies]
+    assert not run_all(lines, pool)
     # In a shard of two, the first trial is the last.
     assert pool.prepared[:2] == ([False, True] if claims else [False, False])
     for study in studies:
@@ -49,9 +51,9 @@ def test_the_next_search_is_claimed_when_the_last_trial_has_begun(tmp_path, make
 def test_chores_wait_until_the_first_trials_are_given_out_and_are_all_done(tmp_path, make_study, make_curve, trials):
     study = make_study(trials=2)
     if not trials:
-        run.run_all([[run.SearchRun(study, tmp_path)]], Pool(make_curve), lambda *_: None)
+        run_all([[SearchRun(study, tmp_path)]], Pool(make_curve))
     pool, done = Pool(make_curve), []
     chores = (done.append(len(pool.asked)) for _ in range(5))
-    assert not run.run_all([[run.SearchRun(study, tmp_path)]], pool, lambda *_: None, chores=chores)
+    assert not run_all([[SearchRun(study, tmp_path)]], pool, chores=chores)
     assert len(done) == 5
     assert not trials or min(done) > 0

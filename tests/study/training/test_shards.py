@@ -5,13 +5,15 @@ from helpers.desks import asked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from study import run, store
+from study import store
 from study.devices.placement import Placement
 from study.engine.cost import Cost
 from study.search.optuna_storage import Storage
 from study.search.tuner import Tuner
 from study.store.claims import Shard
 from study.store.curves import Reader
+from study.training.lines import run_all
+from study.training.search import SearchRun
 
 
 @pytest.mark.slow
@@ -98,8 +100,8 @@ def test_a_process_takes_the_shards_that_nobody_works_on(tmp_path, make_study, m
     folder = store.study_folder(tmp_path, study)
     first, second = Trainer(make_curve, leaves_after=1), Trainer(make_curve)
     with pytest.raises(InterruptedError):
-        run.run_all([[run.SearchRun(study, tmp_path, shards=3)]], first, lambda *_: None)
-    run.run_all([[run.SearchRun(study, tmp_path, shards=3)]], second, lambda *_: None)
+        run_all([[SearchRun(study, tmp_path, shards=3)]], first)
+    run_all([[SearchRun(study, tmp_path, shards=3)]], second)
     assert (first.made, second.made) == ([0], [3, 1, 4, 2, 5])
     assert [curve.trial.index for curve in store.load(folder)] == list(range(6))
     provenance = store.runs(folder)
@@ -121,7 +123,7 @@ def test_a_trial_that_another_process_kept_meanwhile_is_counted_once(tmp_path, m
         return real(folder, curve, **how)
 
     monkeypatch.setattr(store, "save", late)
-    run.run_all([[run.SearchRun(study, tmp_path)]], trainer, lambda *_: None)
+    run_all([[SearchRun(study, tmp_path)]], trainer)
     assert [curve.trial.index for curve in store.load(folder)] == [0, 1]
     assert [record["doubled_trials"] for record in store.runs(folder)] == [1]
 
