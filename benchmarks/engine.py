@@ -51,7 +51,8 @@ from study.devices.precision import settle
 from study.engine.run import Run
 from study.engine.trial.evaluation import initial_model
 from study.records import PRECISIONS, Study
-from study.search.tuner import Tuner, point
+from study.search.points import point
+from study.search.tuner import Tuner
 from study.space import values
 from study.workers.pool import TrialTooLarge, Workers
 from study.workers.start import one_thread_environment

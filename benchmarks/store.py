@@ -19,7 +19,7 @@ import numpy as np
 from study import store
 from study.config.jobs import parse_jobs
 from study.records import Curve, Study
-from study.search.tuner import point
+from study.search.points import point
 from study.space import values
 from study.store.claims import Shard
 from study.store.curves import Reader

@@ -36,7 +36,7 @@ from study.config.jobs import parse_jobs
 from study.data.order import Batches
 from study.devices.machine import processor
 from study.records import Study
-from study.search.tuner import point
+from study.search.points import point
 from study.space import values
 from study.training.lines import run_all
 from study.training.search import SearchRun

@@ -23,7 +23,7 @@ from study.engine.lanes import SEGMENT_STEPS, Lanes
 from study.engine.run import Run
 from study.engine.trial.evaluation import initial_model
 from study.records import Study, Trial
-from study.search.tuner import point
+from study.search.points import point
 from study.space import values
 from workloads.base import Workload
 from workloads.language.modelling import LanguageModelling

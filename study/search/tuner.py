@@ -1,18 +1,14 @@
 """Proposes trials and decides when a search is complete: an ask-and-tell interface in front of Optuna."""
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Sequence
-
-import optuna
-from optuna.trial import TrialState
+from typing import NamedTuple
 
 from analysis import counting
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Outcome, TrialCurve
 from analysis.surrogate import confirmed
 from study.records import Curve, Study, Trial
-from study.schedules import SCHEDULE, conditional, taken
-from study.search.optuna_space import OptunaSpace, Planned, suggest
+from study.search.history import ADAPTIVE, History
 from study.search.optuna_storage import Storage
 from study.search.points import point
 from study.search.rounds import Point
@@ -20,15 +16,14 @@ from study.space import Values, values
 from study.store.claims import WHOLE, Shard
 
 STARTUP = 10
-ADAPTIVE: dict[str, Callable[[int], optuna.samplers.BaseSampler]] = {
-    # Tree-structured Parzen estimators (Bergstra et al. 2011), jointly over all parameters (Falkner et al. 2018).
-    "tpe": lambda seed: optuna.samplers.TPESampler(seed=seed, n_startup_trials=0, multivariate=True),
-    # A Gaussian process with log expected improvement (Ament et al. 2023).
-    "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, n_startup_trials=0),
-    # Covariance matrix adaptation (Hansen 2016); Optuna keeps its state with the trials it proposed in this process.
-    "cmaes": lambda seed: optuna.samplers.CmaEsSampler(seed=seed, n_startup_trials=0, warn_independent_sampling=False),
-}
-"""Name of an adaptive sampler -> function from a seed to Optuna's sampler."""
+
+
+class _Finished(NamedTuple):
+    """A finished trial. `crossing`: the step at which it met the goal, if it did."""
+
+    trial: Trial
+    curve: TrialCurve
+    crossing: int | None
 
 
 class Tuner:
@@ -61,39 +56,15 @@ class Tuner:
         self.outcomes: dict[int, Outcome] = {}
         """Trial index -> outcome of each finished trial. Under `race` it can change: a rival that finishes later may
         lower the bound."""
-        self._measured: dict[int, TrialCurve] = {}
-        self._crossings: dict[int, int | None] = {}
-        self._told: set[int] = set()
-        """Trials that Optuna knows to be finished."""
+        self._finished: dict[int, _Finished] = {}
+        self._begun: dict[int, Sequence[int] | None] = {}
+        """Trial index -> the grid of each trial that began here; None: that of the rule."""
         self._rule = study.rule
-        self._trials: dict[int, Trial] = {}
-        self._storage = storage or Storage()
-        self._opened: optuna.Study | None = None
-        self._untold: list[Callable[[optuna.Study], None]] = []
-        """What Optuna must be told before it proposes a trial."""
-        if self._storage.outside:
-            self._optuna_study()
-        self._asked: dict[int, optuna.Trial | None] = {}
-        self._grids: dict[int, Sequence[int] | None] = {}
-        """The grid of each trial under way; None: that of the rule."""
-        self._space = OptunaSpace(study.search.space)
+        self._history = History(study, storage or Storage(), shard)
         self._add(finished)
         for index in [index for index, outcome in self.outcomes.items() if outcome.status == INCOMPLETE]:
-            for held in (self.outcomes, self._measured, self._crossings, self._trials):
-                del held[index]  # train it again from the start
-        if self._storage.outside:
-            with self._storage.errors_named():
-                self._storage.abandon(self._optuna_study(), shard, self._under_way)
-
-    def _optuna_study(self) -> optuna.Study:
-        """Optuna's study, told of all trials. One in memory is opened when a sampler first needs it: most never do."""
-        with self._storage.errors_named():
-            if self._opened is None:
-                optuna.logging.set_verbosity(optuna.logging.WARNING)
-                self._opened = self._storage.open(self.study)
-            while self._untold:
-                self._untold.pop(0)(self._opened)
-        return self._opened
+            del self.outcomes[index], self._finished[index]  # train it again from the start
+        self._history.abandon(self._under_way)
 
     def ask(self) -> Trial | None:
         """The next trial to start; None if no further trial is needed now (see `next_index`)."""
@@ -102,16 +73,10 @@ class Tuner:
         if index is None:
             return None
         hyperparameters = self._known(index)
-        self._asked[index] = None
         if hyperparameters is None or self.study.search.refines:
-            with self._storage.errors_named():
-                asked = self._asked[index] = self._ask_optuna(index, hyperparameters)
-                for name, value in self._storage.mark(index).items():
-                    asked.set_user_attr(name, value)
-            if hyperparameters is None:
-                hyperparameters = self._space.from_optuna(asked.params)
+            hyperparameters = self._history.ask(index, hyperparameters)
         trial = self.study.trial(index, hyperparameters)
-        self._grids[index] = self.study.grid_of(trial)
+        self._begun[index] = self.study.grid_of(trial)
         return trial
 
     @property
@@ -126,7 +91,7 @@ class Tuner:
         unfinished, counting all shards.
         """
         mine = itertools.count(shard.index, shard.count)
-        index = next(i for i in mine if i not in self.outcomes and i not in self._asked)
+        index = next(i for i in mine if i not in self.outcomes and i not in self._begun)
         if self.study.search.refines:
             return index if index < len(self._points()) else None
         promising = index - sum(i < index and found.status == INFEASIBLE for i, found in self.outcomes.items())
@@ -134,33 +99,8 @@ class Tuner:
 
     def _take_others(self) -> None:
         """Add the curves that other processes finished."""
-        if new := [curve for curve in self._others() if curve.trial.index not in self._measured]:
+        if new := [curve for curve in self._others() if curve.trial.index not in self._finished]:
             self._add(new)
-
-    def _ask_optuna(self, index: int, known: Values | None) -> optuna.Trial:
-        """Optuna's trial for the next point, without values for the parameters that its schedule does not take.
-
-        Parameters that only some schedules take come from TPE, which learns from the trials that have them: the models
-        of `gp` and `cmaes` hold only what all trials have.
-
-        Arguments:
-            known: the point, if a round planned it; None: the sampler proposes one.
-        """
-        search = self.study.search
-        # A new sampler for each point, so that the point depends only on history and index, not on hidden state.
-        seed, theirs = self.study.seeds.of("search", index, self.study.seed_key) % 2**32, self._optuna_study()
-        planned = None if known is None else Planned(self._space.to_optuna(known))
-        theirs.sampler = planned or ADAPTIVE[search.sampler](seed)
-        later = {name: self._space.names[name] for name in sorted(conditional(self.study.search.space))}
-        distributions = self._space.distributions(self._space.to_optuna(known or {}))
-        first = distributions.keys() - later.values()
-        asked = theirs.ask({name: each for name, each in distributions.items() if name in first})
-        if later:
-            theirs.sampler = planned or ADAPTIVE["tpe"](seed)
-            kept = taken(later | {SCHEDULE: asked.params[SCHEDULE]})
-            for name in sorted(later.keys() & kept.keys()):
-                suggest(asked, later[name], distributions[later[name]])
-        return asked
 
     def _known(self, index: int) -> Values | None:
         """The point of a trial if its index or its checkpoint determines it; None if the sampler must propose one.
@@ -186,69 +126,27 @@ class Tuner:
 
     def _add(self, curves: Iterable[Curve]) -> None:
         """Add curves, all before any is judged: a trial that fell behind a rival is incomplete without it."""
-        new = {curve.trial.index: curve for curve in curves}
-        for index, curve in new.items():
-            self._trials[index] = curve.trial
-            self._measured[index] = self.study.measured(curve)
-            self._crossings[index] = counting.finite_crossing(self._rule, self._measured[index])
-        self.outcomes = counting.outcomes(self._rule, {i: self._measured[i] for i in sorted(self._measured)})
-        for index in sorted(self.outcomes.keys() - self._told):
-            result = self.outcomes[index]
-            # In a shared storage each process reports only its own trials.
-            if result.status != INCOMPLETE and (not self._storage.outside or index in self.shard):
-                self._told.add(index)
-                self._untold.append(self._telling(self._trials[index], result))
-        if self._storage.outside:
-            self._optuna_study()
-
-    def _telling(self, trial: Trial, result: Outcome) -> Callable[[optuna.Study], None]:
-        """What tells Optuna the value to minimise, as it is now.
-
-        It is log(steps to the goal), or for a trial that missed the goal log(step budget x (1 + excess)); the excess is
-        the least error minus the threshold, as a share of the threshold's size; 0 if no error is known. Diverged trials
-        have no value: they fail.
-        """
-        state = TrialState.FAIL if result.status == INFEASIBLE else TrialState.COMPLETE
-        value: float | None = None if state == TrialState.FAIL else result.steps_to_goal
-        if state == TrialState.COMPLETE and value is None:
-            least, threshold = counting.least_error(self._measured[trial.index], result.end), self.study.goal.threshold
-            least = least if math.isfinite(least) else threshold
-            missed = least / threshold if threshold > 0 else 1 + (least - threshold) / (-threshold or 1.0)
-            value = self.study.of_trial(trial).train_steps * missed
-        value = None if value is None else math.log(max(value, 1.0))
-        asked = self._asked.pop(trial.index, None)
-        shown = self._storage.shown(self.study, self._measured[trial.index], result.result)
-
-        def tell(theirs: optuna.Study) -> None:
-            if asked is not None:
-                shown.on(asked)
-                theirs.tell(asked, value, state=state)
-            elif not self._storage.finish(theirs, trial.index, value, state, shown):
-                params = self._space.to_optuna(trial.hyperparameters)
-                theirs.add_trial(
-                    optuna.trial.create_trial(
-                        state=state,
-                        value=value,
-                        params=params,
-                        distributions=self._space.distributions(params, params),
-                        user_attrs={**self._storage.mark(trial.index), **shown.attributes},
-                        intermediate_values=dict(shown.curve),
-                    )
-                )
-
-        return tell
+        for curve in curves:
+            measured = self.study.measured(curve)
+            crossing = counting.finite_crossing(self._rule, measured)
+            self._finished[curve.trial.index] = _Finished(curve.trial, measured, crossing)
+        self._finished = dict(sorted(self._finished.items()))
+        self.outcomes = counting.outcomes(self._rule, {i: each.curve for i, each in self._finished.items()})
+        for index, outcome in self.outcomes.items():
+            if outcome.status != INCOMPLETE:
+                self._history.tell(self._finished[index].trial, self._finished[index].curve, outcome)
 
     def step_limit(self, index: int) -> int:
         """The step beyond which trial `index` need not run, given the trials known now; later ones may lower it."""
         self._take_others()
-        grid = self._grids.get(index)
+        grid = self._begun.get(index)
         return (self._rule if grid is None else self._rule._replace(grid=grid)).bound(self._fewest(index))
 
     def _fewest(self, index: int) -> int | None:
         """The fewest steps to the goal among the known rivals of trial `index`."""
         rivals = self._rule.rivals(index)
-        found = (steps for i, steps in self._crossings.items() if i < rivals)
-        return min((steps for steps in found if steps is not None), default=None)
+        found = (each.crossing for i, each in self._finished.items() if i < rivals)
+        return min((step for step in found if step is not None), default=None)
 
     @property
     def feasible(self) -> int:
@@ -282,14 +180,15 @@ class Tuner:
     @property
     def counted_trials(self) -> list[Trial]:
         """The trials up to the N-th feasible one, by index."""
-        return [self._trials[i] for i in self._counted]
+        return [self._finished[i].trial for i in self._counted]
 
     @property
     def best_trials(self) -> list[Trial]:
         """The best few of the counted trials, the best first."""
         counted = self._counted
-        found = counting.best_trials([self.outcomes[i] for i in counted], [self._measured[i] for i in counted])
-        return [self._trials[counted[position]] for position in found]
+        curves = [self._finished[i].curve for i in counted]
+        found = counting.best_trials([self.outcomes[i] for i in counted], curves)
+        return [self._finished[counted[position]].trial for position in found]
 
     @property
     def tuned(self) -> Trial | None:
@@ -299,10 +198,10 @@ class Tuner:
             return None
         if not self.study.search.refines:
             return self.best_trials[0]
-        trials = {i: self._measured[i] for i in sorted(self._measured)}
-        screened = confirmed.tuned(vars(self.study.search), self.study.goal, self._rule, trials)
-        found = self._trials[screened].hyperparameters
-        return next(trial for _, trial in sorted(self._trials.items()) if trial.hyperparameters == found)
+        curves = {i: each.curve for i, each in self._finished.items()}
+        screened = confirmed.tuned(vars(self.study.search), self.study.goal, self._rule, curves)
+        found = self._finished[screened].trial.hyperparameters
+        return next(each.trial for each in self._finished.values() if each.trial.hyperparameters == found)
 
     @property
     def steps_to_result(self) -> int | None:

@@ -326,5 +326,5 @@ def test_what_a_missed_goal_is_worth_to_a_search_grows_with_the_least_error(
     trial = tuner.ask()
     curve = make_curve(study, trial.index)
     tuner.tell(replace(curve, trial=trial, errors={study.goal.metric: np.full(len(curve.steps), least)}))
-    [told] = tuner._optuna_study().get_trials()
+    [told] = tuner._history.optuna_study().get_trials()
     assert told.value == pytest.approx(math.log(study.train_steps * value))

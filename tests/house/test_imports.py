@@ -98,7 +98,7 @@ def closure(module: str) -> set[str]:
 
 def test_the_rooms_are_there():
     assert {file.split("/")[0] for file in FILES} == set(ROOMS)
-    assert imports(ROOT / "study/search/tuner.py") >= {"optuna", "study.records", "analysis.counting"}
+    assert imports(ROOT / "study/search/history.py") >= {"optuna", "study.records", "analysis.counting"}
     for place in {place for places in KNOWN_TO.values() for place in places} | set(" ".join(LINE).split()):
         assert (ROOT / place).exists() or (ROOT / f"{place}.py").exists(), f"a rule names {place}, which is gone"
 

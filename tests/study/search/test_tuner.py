@@ -351,4 +351,4 @@ def test_optuna_is_needed_by_samplers_that_learn_alone(make_study, make_curve, m
     assert not opened
     tuner.ask()
     assert bool(opened) == tuner.learns == opens
-    assert len(tuner._optuna_study().get_trials()) == STARTUP + opens
+    assert len(tuner._history.optuna_study().get_trials()) == STARTUP + opens
