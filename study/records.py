@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from analysis import counting
@@ -31,6 +31,7 @@ from study.settings import (
     check_ends_early,
     check_fresh_data,
     check_single_pass,
+    plain,
 )
 from study.space import Legal, Space, Values, parse_space
 from study.trials import Curve as Curve
@@ -45,8 +46,6 @@ ARITHMETICS = ("linear_blocks_onednn", "linear_blocks", "linear_chain_onednn", "
 """The keys of the table in `study.engine.arithmetic`, which imports this file."""
 PRECISIONS = ("fp32", "tf32", "bf16")
 """See `study.devices.precision`, which imports torch."""
-UNUSED = ("no_decay", TOKENS, "batch_schedule")
-"""Left out of a question if empty: questions on file may be older than these keys."""
 LEGAL_IN_WORKLOADS = {"label_smoothing": Legal("[0, 1)")}
 """Legal values of loss parameters. Every other parameter of a workload may take any value."""
 
@@ -357,33 +356,13 @@ class Study:
         return replace(self, evaluation=replace(self.evaluation, part=1 + trial.index))
 
     def question(self) -> dict[str, Any]:
-        """The study as plain data for study.json; `from_question` reads it back, without the derived `train_steps`."""
-        space = {name: dimension.to_dict() for name, dimension in sorted(self.search.space.items())}
-        others = {k: v for k, v in vars(self).items() if k != "search" and (k not in UNUSED or v)}
-        plain = {
-            key: asdict(value) if hasattr(value, "__dataclass_fields__") else value for key, value in others.items()
-        }
-        search = vars(self.search) | {"space": space, "budgets": list(self.search.budgets)}
-        # Left out of other searches: questions on file may be older than these keys.
-        search = {k: v for k, v in search.items() if self.search.refines or k not in ROUNDS}
-        if not search["fresh_data"]:
-            del search["fresh_data"]
-        for record, name in (("evaluation", "part"), ("budget", "tokens"), ("budget", "single_pass")):
-            if not plain[record][name]:
-                del plain[record][name]
-        branch = self.branch._asdict() | {"widened": list(self.branch.widened)}
-        if branch["certify"] is None:
-            del branch["certify"]
-        if self.start is None:
-            del branch["start"]
-        else:
-            branch["start"] = self.start._asdict()
-        alike = {"workload": dict(self.workload), "search": search, "branch": branch}
-        alike["optimizer_arguments"] = dict(self.optimizer_arguments)
-        derived = {"train_steps": self.train_steps}
+        """The study as plain data for study.json; `from_question` reads it back, without what is derived."""
+        question = plain(self) | {"train_steps": self.train_steps}
+        search = question["search"] | {"space": dict(sorted(question["search"]["space"].items()))}
+        question["search"] = {key: value for key, value in search.items() if self.search.refines or key not in ROUNDS}
         if self.batch_schedule:
-            derived["budget_examples"] = self.first_steps * self.batch_size
-        return plain | alike | derived
+            question["budget_examples"] = self.first_steps * self.batch_size
+        return question
 
     @classmethod
     def from_question(cls, question: Mapping[str, Any]) -> Study:

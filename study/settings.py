@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from analysis.labels import listed
 from analysis.question.branches import SPLIT, VALIDATION, Branch
 from analysis.question.goals import OF_EXAMPLES
 from analysis.question.stages import INDEXED_SAMPLERS, REFINE, STAGE, ends
+from analysis.units import TOKENS
 from study.schedules import conditional
 from study.space import Dimension
 from workloads.suggest import suggest
@@ -23,10 +24,36 @@ ROUNDS = ("scouts", "refine", "candidates", "screens", "added", "pool")
 """The settings of the sampler `refine` alone."""
 
 
+NEWER = {
+    "Study": ("no_decay", TOKENS, "batch_schedule"),
+    "Budget": ("tokens", "single_pass"),
+    "Evaluation": ("part",),
+    "Search": ("fresh_data",),
+    "Branch": ("certify", "start"),
+}
+"""Class -> fields that its records in questions lack if they are empty: questions on file may be older than these."""
+
+
 def at_least(name: str, value: Any, least: float) -> None:
     """Raise ValueError unless a value is a number of at least `least`."""
     if not (isinstance(value, int | float) and math.isfinite(value) and value >= least):
         raise ValueError(f"{name} must be a number of at least {least:g}, but got {value!r}.")
+
+
+def plain(value: Any) -> Any:
+    """A study, or a part of one, as plain data: mappings, lists, numbers and text.
+
+    The empty fields of NEWER are left out.
+    """
+    if isinstance(value, Dimension):
+        return value.to_dict()
+    fields = vars(value) if is_dataclass(value) else value._asdict() if hasattr(value, "_asdict") else None
+    if fields is not None:
+        newer = NEWER.get(type(value).__name__, ())
+        return {name: plain(part) for name, part in fields.items() if part or name not in newer}
+    if isinstance(value, Mapping):
+        return {name: plain(part) for name, part in value.items()}
+    return [plain(part) for part in value] if isinstance(value, tuple | list) else value
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def test_a_sweep_records_the_numbers_and_where_they_are_from(tmp_path):
     branched(tmp_path)
     [job] = parse_jobs([f"batch_schedule.from={tmp_path}", "batch_size=16", "batch_schedule.coupling=square_root"])
     held = job.study.question()["batch_schedule"]
-    assert (held["kind"], held["switches"], held["sizes"]) == ("listed", (1, 2000, 8000), (16, 64, 256))
+    assert (held["kind"], held["switches"], held["sizes"]) == ("listed", [1, 2000, 8000], [16, 64, 256])
     assert (held["source"], held["coupling"]) == (str(tmp_path), "square_root")
     assert held["checksum"] == read(tmp_path, "mlp_digits", "momentum").checksum
     assert len(held["checksum"]) == 64
