@@ -319,6 +319,7 @@ def test_a_results_folder_that_was_moved_is_named(jobs, tmp_path, monkeypatch):
         ends.append(FileNotFoundError("no such folder"))
 
     monkeypatch.setattr(launch, "_hand_over", hand_over)
+    monkeypatch.setattr(launch, "_announce", lambda jobs: None)  # would write to the folder while it is moved
     local = launch.Cluster("local", {"n_jobs": 1})
     folder = jobs[0].results.absolute() / job_process.FOLDER / "local"
     with pytest.raises(StoreError, match=f"{jobs[0].results.absolute()} is no longer there: it was moved"):

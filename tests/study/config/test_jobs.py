@@ -292,7 +292,7 @@ def test_a_bad_command_line_is_refused_in_words(tmp_path, monkeypatch, capsys, a
         def __init__(self, *_):
             pytest.fail("accepted")
 
-    monkeypatch.setattr("study.whole_sweep.Workers", Started)
+    monkeypatch.setattr("study.whole_sweep.costs.Workers", Started)
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", *arguments]) == 2
     captured = capsys.readouterr()

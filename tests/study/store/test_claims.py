@@ -14,7 +14,6 @@ import pytest
 from helpers.fused import partly
 from helpers.processes import wait_until
 
-from study import whole_sweep
 from study.__main__ import main
 from study.store import claims
 from study.store.atomic import StoreError
@@ -123,7 +122,7 @@ def test_a_shard_of_another_machine_is_left_alone_at_once(tmp_path):
 
 
 def test_a_study_that_is_held_is_refused_before_anything_is_measured(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(whole_sweep, "workers_for", lambda *_: pytest.fail("measured first"))
+    monkeypatch.setattr("study.whole_sweep.costs.workers_for", lambda *_: pytest.fail("measured first"))
     folder = tmp_path / "studies/mlp_digits/momentum/64"
     with claimed(folder, Shard(0, 2)):
         assert main(["sweep", "batch_size=32,64", f"results={tmp_path}"]) == 2
