@@ -201,8 +201,6 @@ def _interval_shown(value: float, low: float, high: float, censored_at: float) -
         return None
     if np.isinf(low):
         return Cell("not reached", np.inf)
-    if np.isnan(low):
-        return Cell(number(value), value)
     beyond = "…" if pd.isna(censored_at) else f"> {number(censored_at)}"
     shown, top = (beyond if np.isinf(end) else number(end) for end in (value, high))
     return Cell(f"{shown} ({number(low)} to {top})", value)

@@ -239,8 +239,9 @@ def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
     censored_at = np.nan if missed.empty else float(missed.min())
     known = intervals.known(steps, censored_at)
     n = intervals.draws(len(steps))
-    s_n = intervals.median_best_of(known, n) if len(steps) and study.independent else np.nan
-    low, high = intervals.interval(known, n) if len(steps) >= intervals.PART and study.independent else (np.nan, np.nan)
+    s_n, low, high = np.nan, np.nan, np.nan
+    if len(steps) >= intervals.PART and study.independent:
+        s_n, (low, high) = float(intervals.median_best_of(known, n)), intervals.interval(known, n)
     tuned = trial
     if study.refines:
         chosen = study.once("confirmed", lambda: _confirmed(study))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal
 from analysis.intervals import median_best_of
 from analysis.load import load_study
+from analysis.report import derived, html_tables
 from analysis.tables import scaling, steps_to_result, trials
 from analysis.tables.scaling import Limit, maximum_useful_batch_size, perfect_scaling_limit
 from study.settings import Budget, Evaluation
@@ -228,6 +229,15 @@ def test_searches_that_learn_from_their_trials_have_no_s_n(results):
     assert steps[["steps_n", "low", "high"]].isna().all(axis=None)
     assert scaling.table(studies)[["low", "high"]].isna().all(axis=None)
     assert trials.best_of_n(studies).empty
+
+
+@pytest.mark.parametrize("ends", [[None], [400], [400, None, None]])
+def test_with_fewer_than_four_trials_there_is_no_median_best_of_a_quarter(results, ends):
+    """The page showed `inf`, or S(B) again under another name."""
+    studies = results({8: ends, 16: ends})
+    assert steps_to_result.table(studies)[["steps_n", "low", "high"]].isna().all(axis=None)
+    shown, *_ = html_tables.sections(derived.tables(studies, studies, derived.Asked()))
+    assert {"batch size", "median best of N/4 trials"} & {column.name for column in shown.columns} == {"batch size"}
 
 
 def test_an_unfinished_study_does_not_break_the_limits(results):
