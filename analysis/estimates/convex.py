@@ -21,7 +21,8 @@ LIKELY = 1.96
 """A limit is likely if curves that have it are no further from the data than the closest curve, by the root of the
 difference of both sums of squares, in standard errors: 95 % of a normal distribution."""
 LEAST = 1e-9
-"""Errors below this count as this: points that lie on a curve have none."""
+"""Errors below this count as this: points that lie on a curve have none.
+Shares of a mean below it, which rounding leaves, count as none."""
 BETWEEN = 8
 """Points that are tried as limits from one batch size to the next."""
 FEWEST = 3
@@ -72,7 +73,8 @@ def _residuals(curves: np.ndarray, log_steps: np.ndarray, log_errors: np.ndarray
     distances -= np.average(distances, axis=0, weights=precisions**2)
     rows = np.vstack([precisions[:, None] * distances, np.ones(curves.shape[1])])
     weights, _ = nnls(rows, np.append(np.zeros(len(log_steps)), 1.0))
-    return distances @ (weights / weights.sum()), int(np.count_nonzero(weights))
+    weights /= weights.sum()
+    return distances @ weights, int(np.count_nonzero(weights > LEAST))
 
 
 def perfect_scaling_limit(log_sizes: np.ndarray, curve: np.ndarray) -> float:

@@ -177,6 +177,21 @@ def test_intervals_move_with_the_data_alone():
         assert ends == pytest.approx(np.broadcast_to(ends[0], ends.shape), rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    "steps", [[17, 2, 1, 1], [167, 23.5, 12, 12], [800, 400, 190, 200], [18, 23, 23, 3, 3], [640, 320, 160, 80, 40]]
+)
+def test_limits_are_multiplied_with_the_batch_sizes(steps):
+    """Curves through equal steps, or in proportion, are means of fewer curves; rounding decided how many."""
+    sizes, ends = [1, 5, 18, 26, 40][: len(steps)], []
+    for factor in range(1, 12):
+        found = convex.limits(
+            {factor * size: each for size, each in zip(sizes, steps, strict=True)},
+            {factor * size: 0.02 for size in sizes},
+        )
+        ends.append([(each.low / factor, each.value / factor, each.high / factor) for each in found.values()])
+    assert np.array(ends) == pytest.approx(np.broadcast_to(ends[0], np.shape(ends)), rel=1e-6)
+
+
 @pytest.mark.parametrize("last", [8, 64, 128, 512, 4096])  # exp(log(B)) is not B for these
 def test_a_bound_and_the_end_of_its_interval_are_the_same_measured_batch_size(last):
     sizes = [last // 8, last // 4, last // 2, last]
