@@ -92,6 +92,8 @@ def _cross(pair: pd.DataFrame, first: int, last: int) -> bool:
 
 def _needs(row: pd.Series, where: str) -> str:
     ahead, behind, ratio, low, high = turned(row)
+    if np.isinf(low):
+        return f"{ahead} needs fewer steps than {behind} {where}, where {behind} mostly missed the goal"
     return f"{ahead} needs {_times(ratio, low, high)} fewer steps than {behind} {where}"
 
 
