@@ -145,8 +145,8 @@ def maps(table: pd.DataFrame) -> pd.DataFrame:
 def reaching(table: pd.DataFrame) -> pd.DataFrame:
     """How many trials reach the goal if all batch sizes have one budget, of examples or of steps.
 
-    The budget is the largest one that every batch size was trained for, whichever trials reach the goal within it.
-    Needs full budgets, as `maps` does.
+    The budget is the largest one that every batch size was trained for, whichever trials reach the goal within it. A
+    curve whose trials all diverged has none, and no rows. Needs full budgets, as `maps` does.
 
     Arguments:
         table: from `trials`.
@@ -167,6 +167,8 @@ def reaching(table: pd.DataFrame) -> pd.DataFrame:
         known = _crossings(curve)
         for unit, per_step in UNITS.items():
             budget = known.available(unit)
+            if np.isnan(budget):  # every trial diverged
+                continue
             reached = known.reached(per_step(curve["batch_size"]), budget)
             counts = reached.groupby(curve["batch_size"]).agg(["size", "sum"])
             rows += [(*key, unit, size, budget, *both) for size, *both in counts.itertuples(name=None)]

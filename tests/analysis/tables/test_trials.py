@@ -67,6 +67,14 @@ def test_maps_stay_within_what_was_trained_everywhere(results):
     assert set(table[table["unit"] == "examples"]["budget"]) == {2 * 2000}
 
 
+@pytest.mark.parametrize(("ends", "rows"), [("bad", 0), (None, 4), (400, 4)])
+def test_trials_that_all_diverged_have_no_budget_to_reach_the_goal_within(results, ends, rows):
+    """Claims said "within nan examples"."""
+    counts = trials.reaching(trials.trials(results({8: [ends] * 4, 64: [ends] * 4})))
+    assert counts["budget"].notna().all()
+    assert len(counts) == rows
+
+
 def test_trials_that_stopped_early_say_nothing_on_maps(results):
     assert trials.maps(trials.trials(results({8: [900, 1000]}, stopping="goal"))).empty
 
