@@ -4,10 +4,9 @@ State of a model's objects is allowed: such models train one at a time, each fro
 several trials share is refused, because a trial would depend on the trials before it.
 """
 
-import copy
 import itertools
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +18,10 @@ from study.data.trees import Tree
 from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
-from study.user_code.snapshots import Digest, Snapshot, changed, of_model, of_program, owner
-from workloads.base import Workload
+from study.user_code.kept import Kept
+from study.user_code.snapshots import Snapshot, changed, of_model, of_program, owner
+from study.user_code.whole_split import WholeSplit
+from workloads.base import Workload, metrics_of, optional
 
 SAME = 1e-5
 """Largest relative difference of two losses that are equal but for rounding."""
@@ -74,53 +75,59 @@ def stateful(study: Study, workload: Workload, inputs: Tree, targets: Tree, layo
     return State(training, steps.evaluation(two, trees.part(inputs, slice(FEW))))
 
 
-def kept_so_far(workload: Workload) -> dict[str, Any]:
-    """The attributes of a workload, with copies of its lists, sets and mappings."""
-    held = getattr(workload, "__dict__", {})
-    return {name: copy.copy(each) if isinstance(each, list | set | dict) else each for name, each in held.items()}
-
-
 def check_first_batch(
-    study: Study,
-    workload: Workload,
-    before: Mapping[str, Any],
-    inputs: Tree,
-    targets: Tree,
-    layout: torch.memory_format,
+    study: Study, workload: Workload, before: Kept, inputs: Tree, targets: Tree, layout: torch.memory_format
 ) -> None:
-    """Raise UsageError if the workload keeps something of the first examples that its functions see, such as a scale:
-    each process would keep that of the first trial that it trains. The workload stays as it is.
+    """Raise UsageError if results depend on the first examples that functions of the workload saw, such as a scale that
+    a loss keeps of them: each process would keep that of the first trial that it trains. What is kept stays as it is.
 
     Arguments:
-        before: `kept_so_far` before the first call.
-        inputs, targets: examples; the last FEW are tried as the first ones.
+        before: what was kept before the first call.
+        inputs, targets: examples; the last ones are tried as the first, one less than the checks have had.
     """
-    model, own = built(study, workload), getattr(workload, "__dict__", {})
-    first = _attributes(before, model)
-    kept = changed(first, after := _attributes(own, model))
-    if not kept:
+    if not before.differs():
         return
-    whole, last = dict(own), slice(-FEW, None)
-    own.clear()
-    own.update(before)
+    few, others = slice(FEW), slice(-(FEW - 1), None)
+
+    def results(rows: slice) -> list[Tensor]:
+        return _results(study, workload, trees.part(inputs, rows), trees.part(targets, rows), layout)
+
+    now, of_now, model = Kept(workload), results(few), built(study, workload)
+    held = of_program(workload, model)
+    before.put_back()
     try:
-        seen = augmented(study, workload, trees.part(inputs, last))
-        Steps(study, workload, layout)(model, seen, trees.part(targets, last))
-        other = _attributes(own, model)
+        results(others)
+        of_others, held_then = results(few), of_program(workload, model)
     finally:
-        own.clear()
-        own.update(whole)
-    for name in kept:
-        if other.get(name) not in (after.get(name), first.get(name)):
-            raise UsageError(
-                f"{study.name} keeps {name} of the first examples that it sees, so a trial would depend on the one "
-                "that its process trained first; compute it in splits(), from all training examples, or for each batch."
-            )
+        now.put_back()
+    if not _same(of_now, of_others):
+        names = ", ".join(changed(held, held_then)[:3])
+        raise UsageError(
+            f"{study.name} keeps {names or 'something'} of the first examples that it sees, so a trial would depend on "
+            f"the one that its process trained first ({_unlike(of_now, of_others)}); compute it in splits(), from all "
+            "training examples, or for each batch."
+        )
 
 
-def _attributes(held: Mapping[str, Any], model: nn.Module) -> Snapshot:
-    digest = Digest(model)
-    return {name: digest(value) for name, value in held.items()}
+def _results(
+    study: Study, workload: Workload, inputs: Tree, targets: Tree, layout: torch.memory_format
+) -> list[Tensor]:
+    """All that a trial would compute of these examples with a new model: loss, outputs, gradients, errors, metrics."""
+    model, seen = built(study, workload), augmented(study, workload, inputs)
+    found = Steps(study, workload, layout)(model, seen, targets)
+    found += [each.grad for each in model.parameters() if each.grad is not None]
+    with torch.no_grad(), calling(study, "model", "in an evaluation"):
+        outputs = computed(study, model.eval(), inputs, layout)
+    of_targets = [each for name in ("weights", "error_weights") if (each := optional(workload, name)) is not None]
+    for error in workload.errors.values():
+        with torch.no_grad(), calling(study, "errors"):
+            found.append(error(trees.cloned(outputs), trees.cloned(targets)))
+    for name, metric in metrics_of(workload).items():
+        with torch.no_grad(), suppress(Exception):  # it may be undefined for few examples
+            whole = WholeSplit(study.name, {name: metric}, torch.device("cpu"))
+            whole.add(outputs, targets, 0, 1)
+            found.append(torch.tensor(whole.values()[name]))
+    return [*found, *trees.leaves(outputs), *(each(trees.cloned(targets)) for each in of_targets)]
 
 
 class Steps:

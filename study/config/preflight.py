@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from study.checks.model import check_apart, check_evaluation, check_model, first
 from study.checks.optimizer import check_optimizer, check_treatments, mean_factor
 from study.checks.padding import check_padding
 from study.checks.parts import check_parts, small_parts
-from study.checks.state import State, check_first_batch, kept_so_far, stateful
+from study.checks.state import State, check_first_batch, stateful
 from study.checks.values import check_values
 from study.config.code_fingerprint import code_of_command
 from study.config.composed.choices import OTHER_NAMES
@@ -41,6 +41,7 @@ from study.errors import UsageError, usage_errors
 from study.records import COMMAND, Study
 from study.schedules import SCHEDULE
 from study.user_code.activations import evaluation_bytes, saved_bytes
+from study.user_code.kept import Kept
 from study.user_code.notes import notes
 from workloads.base import Splits, Workload, metrics_of, optional
 from workloads.command import Command
@@ -174,7 +175,7 @@ def _built(job: Job, device: str) -> CheckedWorkload:
     with calling(study, "splits()"):
         splits = splits_of(workload)
     check_splits(study, workload, splits)
-    before = kept_so_far(workload)
+    before = Kept(workload)
     examples = Examples(splits, optional(workload, "collate"))
     check_count(study, examples)
     check_fresh_data(study, workload, splits)
@@ -199,7 +200,7 @@ def _behaviour(
     examples: Examples,
     layout: torch.memory_format,
     evaluated: float,
-    before: Mapping[str, Any],
+    before: Kept,
 ) -> State:
     """Check loss, errors, metrics and weights; returns what the model keeps beside parameters and buffers.
 
@@ -213,8 +214,9 @@ def _behaviour(
     more = examples.read("val", range(min(val, EVALUATION_CHUNK)))[1] if metrics_of(workload) else None
     check_functions(study, workload, *mixed, layout, more)
     check_padding(study, workload, examples)
+    state = stateful(study, workload, *mixed, layout)
     check_first_batch(study, workload, before, *mixed, layout)
-    return stateful(study, workload, *mixed, layout)
+    return state
 
 
 def _fingerprinted(job: Job, checked: CheckedWorkload) -> Job:

@@ -99,22 +99,33 @@ def of_program(workload: Any, model: nn.Module, digest: "Digest | None" = None) 
     own = getattr(workload, "__dict__", {})
     found = {f"{type(workload).__name__}().{name}": digest(value) for name, value in own.items()}
     classes = {type(workload), *(type(module) for module in model.modules())}
-    functions = [workload.loss, *workload.errors.values(), *metrics_of(workload).values()]
-    functions += filter(None, (optional(workload, name) for name in ("weights", "error_weights", "augment", "collate")))
-    names = {kind.__module__ for one in classes for kind in one.__mro__}
-    names |= {str(getattr(inspect.unwrap(each), "__module__", "")) for each in functions if callable(each)}
-    found |= of_modules(names, digest)
+    found |= _of_each(modules_of(workload, classes), digest)
     for kind in classes:  # classes that a function made
         for each in kind.__mro__:
-            if _is_theirs(sys.modules.get(each.__module__)):
+            if is_theirs(sys.modules.get(each.__module__)):
                 found |= of_class(each, digest)
     return found
 
 
+def modules_of(workload: Any, classes: Iterable[type] = ()) -> list[ModuleType]:
+    """The modules that the author of a workload wrote: those of its class, of these classes and of its functions, and
+    what these import."""
+    functions = [workload.loss, *workload.errors.values(), *metrics_of(workload).values()]
+    functions += filter(None, (optional(workload, name) for name in ("weights", "error_weights", "augment", "collate")))
+    names = {kind.__module__ for one in (type(workload), *classes) for kind in one.__mro__}
+    names |= {str(getattr(inspect.unwrap(each), "__module__", "")) for each in functions if callable(each)}
+    return _with_imported(filter(None, map(sys.modules.get, names)))
+
+
 def of_modules(names: Iterable[str], digest: "Digest") -> Snapshot:
     """The variables and class attributes of those of these modules that a user wrote, and of those that they import."""
+    return _of_each(_with_imported(filter(None, map(sys.modules.get, names))), digest)
+
+
+def _of_each(modules: Iterable[ModuleType], digest: "Digest") -> Snapshot:
+    """The variables and class attributes of modules."""
     found: Snapshot = {}
-    for module in _with_imported(filter(None, map(sys.modules.get, names))):
+    for module in modules:
         for name, value in list(vars(module).items()):
             if name.startswith("__") or isinstance(value, ModuleType):
                 continue
@@ -147,7 +158,7 @@ def _recomputed(module: nn.Module) -> set[str]:
     return {str(getattr(hook, "name", "")) for hook in hooks}
 
 
-def _is_theirs(module: ModuleType | None) -> bool:
+def is_theirs(module: ModuleType | None) -> bool:
     """Whether the author of a workload may have written this module: it is none of ours, of torch's, or installed."""
     if module is None or module.__name__ == "builtins":
         return False
@@ -161,7 +172,7 @@ def _with_imported(modules: Iterator[ModuleType]) -> list[ModuleType]:
     left = list(modules)
     while left:
         module = left.pop()
-        if module.__name__ in found or not _is_theirs(module):
+        if module.__name__ in found or not is_theirs(module):
             continue
         found[module.__name__] = module
         for value in list(vars(module).values()):
