@@ -103,7 +103,7 @@ def of_program(workload: Any, model: nn.Module, digest: "Digest | None" = None) 
     for kind in classes:  # classes that a function made
         for each in kind.__mro__:
             if is_theirs(sys.modules.get(each.__module__)):
-                found |= of_class(each, digest)
+                found = of_class(each, digest) | found  # a digest takes each object once
     return found
 
 

@@ -36,6 +36,8 @@ class Made(checked.Made):
     """A workload whose loss a function of the workload and its outputs adds to."""
 
     steps = 0
+    numbers = itertools.count()
+    lengths: list[int] = []  # noqa: RUF012
 
     def __init__(self, model, more=None):
         super().__init__(model, more=more)
@@ -243,6 +245,8 @@ OF_ALL_TRIALS = {
     "function attribute": (lambda: Model(of_a_function), None, "of_a_function"),
     "workload": (Model, of_the_workload, r"Made\(\).steps"),
     "class of the workload": (Model, of_its_class, "Made.steps"),
+    "iterator of its class": (Model, lambda workload, _: 0 * next(workload.numbers), "Made.numbers"),
+    "list of its class": (Model, lambda workload, _: workload.lengths.append(1) or 0, "Made.lengths"),
     "new attribute": (Model, greatest_so_far, r"Made\(\).most"),
 }
 
