@@ -18,6 +18,9 @@ from study.user_code.snapshots import MOST, SIMPLE, is_theirs, modules_of
 NUMBERS = 2**24
 """Most numbers of tensors and arrays together that are copied; what is larger is data rather than state."""
 
+MEMORY = type(functools.cache(str))
+"""The class of functions with a memory of results."""
+
 
 class Kept:
     """All that the functions of a workload and of its author's modules may change, as it is now.
@@ -77,6 +80,8 @@ def _content(value: Any) -> Any:
             return []
     if not _is_theirs(value) or isinstance(value, ModuleType | FunctionType):
         return None
+    if isinstance(value, MEMORY):
+        return [value.cache_info().currsize > 0]
     if isinstance(value, type):
         return {name: each for name, each in vars(value).items() if not name.startswith("__")}
     slots = {name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())} - {"__dict__"}
@@ -93,6 +98,8 @@ def _parts(value: Any, content: Any) -> Iterable[Any]:
         return [value.__func__]
     if isinstance(value, property):
         return [value.fget]
+    if isinstance(value, MEMORY):
+        return [value.__wrapped__]
     if isinstance(value, functools.partial):
         return [value.func, value.args, value.keywords]
     own = [*content.values()] if isinstance(content, dict) else content or []
@@ -107,7 +114,7 @@ def _is_theirs(value: Any) -> bool:
     """Whether this is a module, class or function of the author's, or an object of such a class."""
     if isinstance(value, ModuleType):
         return is_theirs(value)
-    kind = value if isinstance(value, type | FunctionType) else type(value)
+    kind = value if isinstance(value, type | FunctionType | MEMORY) else type(value)
     return isinstance(value, SimpleNamespace) or is_theirs(sys.modules.get(str(kind.__module__)))
 
 
@@ -129,6 +136,8 @@ def _put(value: Any, now: Any, content: Any) -> None:
     elif isinstance(value, set | collections.deque):
         value.clear()
         value.extend(content) if isinstance(value, collections.deque) else value.update(content)
+    elif isinstance(value, MEMORY):
+        value.cache_clear()  # its results come again
     elif isinstance(value, CellType):
         if content:
             value.cell_contents = content[0]

@@ -185,6 +185,16 @@ def a_memory_of_results(workload, y):
     return constant(1) + 0 * of_numbers(*y[0].tolist())
 
 
+@cache
+def kept_scale():
+    return 1 + SEEN[0].std()
+
+
+def a_memory_of_the_first_result(workload, y):
+    SEEN[:] = [y]
+    return kept_scale()
+
+
 def an_example_to_look_at(workload, y):
     workload.example = y
     SEEN[:] = [y]
@@ -214,6 +224,7 @@ KEEPS = {
     a_default: r"Scaled\(\).scale",
     closure(): r"Scaled\(\).scale",
     unset_closure(): r"Scaled\(\).scale",
+    a_memory_of_the_first_result: "something",
     a_constant: None,
     a_table_of_constants: None,
     masks_by_length: None,
