@@ -96,8 +96,9 @@ def _of_the_seed(workload: Workload, data: Data, study: Study) -> str | None:
     one, other = (initial_model(workload, study.trial(index, {}), data.device, data.layout) for index in range(2))
     for name in snapshots.changed(snapshots.beside_parameters(one), snapshots.beside_parameters(other)):
         return (
-            f"its {name} differs between seeds, and trials side by side share it; draw it from a generator of a fixed "
-            "seed, or keep floats in a parameter with requires_grad=False: each trial has its own parameters"
+            f"its {name} differs between seeds, and trials side by side share it; leave it out if no output needs it, "
+            "such as a time or a name, draw it from a generator of a fixed seed, or keep floats in a parameter with "
+            "requires_grad=False: each trial has its own parameters"
         )
     return None
 

@@ -17,6 +17,7 @@ from study.data.trees import Tree
 from study.devices.memory import sent
 from study.engine.fused.cuda_graph import replayed
 from study.engine.fused.layout import Form, Layout, Loss, tensors
+from study.errors import Failed
 from study.optimizers.base import Optimizer, Scalars, Values, clipped, decay_, in_place
 from study.optimizers.per_parameter import ALL_USUAL, USUAL, Treatment, Treatments
 from study.user_code import snapshots
@@ -97,7 +98,7 @@ class Stack:
         """Set a row to this model, with the initial optimizer state.
 
         Raises:
-            ValueError: what all models share, such as a frozen parameter, differs in this model.
+            Failed: what all models share, such as a frozen parameter, differs in this model.
         """
         named = tensors(model)
         for name, view in self.views.items():
@@ -113,9 +114,10 @@ class Stack:
         unlike = [f"frozen parameter {name}" for name in frozen]
         unlike += snapshots.changed(self._beside, snapshots.beside_parameters(model))
         if unlike:
-            raise ValueError(
-                f"the {unlike[0]} is equal in the models of the first two trials, but not in that of a later one; "
-                "choose engine=serial and another results=DIR."
+            raise Failed(
+                f"the {unlike[0]} is equal in the models of the first two trials, but not in that of a later one, and "
+                "trials side by side share it; make it the same for every seed, or choose engine=serial and another "
+                "results=DIR."
             )
 
     def begin_from(self, row: int, weights: Mapping[str, Tensor], state: Mapping[str, Mapping[str, Tensor]]) -> None:

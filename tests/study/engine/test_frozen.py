@@ -18,6 +18,7 @@ from study.engine import timing
 from study.engine.arithmetic import candidates
 from study.engine.fused import vmapped
 from study.engine.run import Run
+from study.errors import Failed
 from study.optimizers.kfac import KFAC
 from study.records import Study
 from study.settings import Evaluation
@@ -177,7 +178,7 @@ class Changing(FineTuned):
 def test_a_shared_parameter_that_changes_later_is_refused(asked, monkeypatch):
     monkeypatch.setattr(Changing, "made", 0)
     study = asked("vmap")
-    with pytest.raises(ValueError, match=r"the frozen parameter 0.base.weight is equal in .* choose engine=serial and"):
+    with pytest.raises(Failed, match=r"the frozen parameter 0.base.weight is equal in .* choose engine=serial and"):
         trained(study, desk(study), workload=Changing())
 
 

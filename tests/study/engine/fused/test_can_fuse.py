@@ -12,6 +12,7 @@ from helpers.desks import assert_lanes_are_trials_alone, desk, trained
 from torch import Tensor, nn
 
 from study.engine import can_fuse, lane_count
+from study.errors import Failed
 from workloads.base import Splits
 
 
@@ -96,7 +97,7 @@ def test_a_later_model_that_differs_is_refused(question, monkeypatch, name):
             return x
 
     study = question("vmap")
-    with pytest.raises(ValueError, match=rf"the {name} is equal in .* choose engine=serial and another results=DIR"):
+    with pytest.raises(Failed, match=rf"the {name} is equal in .* choose engine=serial and another results=DIR"):
         trained(study, desk(study), workload=built(Third))
 
 
