@@ -1,10 +1,12 @@
 """Whether trials of a study can train as lanes side by side, found by steps of its own model before a sweep."""
 
+import itertools
 import re
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from textwrap import shorten
 from typing import Any
 
@@ -35,6 +37,9 @@ TOLD = (
     (r"\.item\(\) on a Tensor", "its code calls .item() on a tensor; keep the value as a tensor"),
 )
 """Texts of torch's errors -> what they mean, with the cure."""
+
+DIVERGED = (float("nan"), 1e30)
+"""Factors of the outputs of trials that diverge."""
 
 
 def lanes_fail(study: Study, workload: Workload, data: Data, device: str | None = None) -> str | None:
@@ -68,6 +73,8 @@ def lanes_fail(study: Study, workload: Workload, data: Data, device: str | None 
                 measure(logs, "val", lanes.predictor(range(2)), few)
         if before != _generators(data.device):
             return "its model, loss or errors draw from a global generator, which trials side by side would share"
+        if why := _beside_diverged(workload, data, study):
+            return why
         return _other_gradient(lanes, workload, data, study) if study.arithmetic == "vmap" else None
     except Exception as error:  # code of users may raise any
         if out_of_memory(error):  # a full device must not determine the arithmetic
@@ -221,6 +228,37 @@ def _other_loss(workload: Workload, data: Data, study: Study) -> str | None:
                 f"give it the axes of the outputs, such as {name} = torch.as_tensor({name}).to(outputs).view(-1, 1)"
             )
     return None
+
+
+def _beside_diverged(workload: Workload, data: Data, study: Study) -> str | None:
+    """Why the loss or the errors of a trial depend on whether another one diverges; None if they do not. A loss that
+    looks at its batch, as with `if losses.isnan().any()`, looks at the batches of all lanes."""
+    tuned = {name: value for name, value in middle(study.search.space).items() if name in workload.hyperparameters}
+    model = initial_model(workload, study.trial(0, {}), data.device, data.layout)
+    few = range(min(3, data.counts["train"]))
+    [(inputs, targets)] = data.chunks("train", few, len(few))
+    for training, functions in ((True, {"loss": partial(workload.loss, **tuned)}), (False, dict(workload.errors))):
+        with torch.no_grad(), generators.seeded(0, data.device):
+            outputs = trees.call(model.train(training), trees.cloned(inputs))
+        for (name, function), bad in itertools.product(functions.items(), DIVERGED):
+            other = trees.mapped(partial(_diverged, factor=bad), outputs)
+            with torch.no_grad(), generators.seeded(0, data.device):
+                alone = function(*map(trees.cloned, (outputs, targets)))
+                try:
+                    both = function(trees.cat([trees.cloned(outputs), other]), trees.cat([trees.cloned(targets)] * 2))
+                    found = torch.allclose(alone, both[: len(few)], rtol=1e-3, atol=1e-6, equal_nan=True)
+                except Exception:  # code of users may raise any
+                    found = False
+            if not found:
+                return (
+                    f"its {name} of one trial depends on whether another one diverges; let each example have its own, "
+                    "as with torch.where(losses.isnan(), 0, losses) in place of `if losses.isnan().any()`"
+                )
+    return None
+
+
+def _diverged(leaf: Tensor, factor: float) -> Tensor:
+    return torch.randn_like(leaf) * factor if leaf.is_floating_point() else leaf.clone()
 
 
 def _alone(workload: Workload, data: Data, study: Study) -> str | None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from study.engine import can_fuse, lane_count
 from study.errors import Failed
-from workloads.base import Splits
+from workloads.base import Splits, cross_entropy_error
 
 
 class Kept(nn.Module):
@@ -232,3 +232,51 @@ def test_losses_that_draw_are_told_so(question):
 def test_the_usual_models_fuse(question):
     for how in ("vmap", "linear_chain"):
         assert can_fuse.lanes_fail(question(how), WORKLOADS[how], WORKLOADS[how].data()) is None
+
+
+def skipping(losses: Tensor) -> Tensor:
+    return torch.zeros_like(losses) if losses.isnan().any() else losses
+
+
+def leaving_out_large_ones(losses: Tensor) -> Tensor:
+    return losses * 0 if losses.max() > 1e6 else losses
+
+
+def ending(losses: Tensor) -> Tensor:
+    assert losses.isfinite().all()
+    return losses
+
+
+@pytest.mark.parametrize("kind", ["linear_chain", "vmap"])
+@pytest.mark.parametrize(
+    ("member", "function", "fails"),
+    [
+        ("loss", skipping, True),
+        ("loss", leaving_out_large_ones, True),
+        ("loss", ending, True),
+        ("loss", torch.nan_to_num, False),
+        ("loss", lambda losses: losses.clamp(max=1e6), False),
+        ("errors", skipping, True),
+        ("errors", torch.nan_to_num, False),
+    ],
+)
+def test_a_trial_must_not_depend_on_one_that_diverges(question, kind, member, function, fails):
+    class Workload(Blobs):
+        def loss(self, *given: Any, **tuned: Any) -> Tensor:
+            losses = super().loss(*given, **tuned)
+            return function(losses) if member == "loss" else losses
+
+        @property
+        def errors(self) -> Any:
+            held = super().errors
+            return (
+                held if member == "loss" else dict.fromkeys(held, lambda *given: function(cross_entropy_error(*given)))
+            )
+
+    workload = Workload()
+    found = can_fuse.lanes_fail(question(kind), workload, workload.data())
+    if not fails:
+        assert found is None
+        return
+    assert found is not None
+    assert "of one trial depends on whether another one diverges" in found
