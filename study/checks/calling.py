@@ -21,7 +21,7 @@ from workloads.user_code.errors import summary, text_of, user_line
 FEW = 8
 """Number of examples in a check."""
 BEFORE_STEPS = ("splits()", "model()")
-"""Calls after which a worker sets its number of threads (`study.devices.precision`)."""
+"""Calls after which a worker sets its number of threads and its precision (`study.devices.precision`)."""
 
 CURES = {
     r"same dtype|Input type .* and (weight|bias) type": "the data must have the type of the model's parameters, such "
@@ -60,7 +60,7 @@ def calling(study: Study, name: str, of: str = "") -> Iterator[None]:
             block leaves a setting of torch changed.
     """
     if name in BEFORE_STEPS:
-        before = modes.read(but=[modes.THREADS])
+        before = modes.read(but=[modes.THREADS, modes.PRECISION])
     else:
         torch.set_num_threads(1)  # as in a worker's steps: code that sets the number this process had is seen, too
         before = modes.read()

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 THREADS = "torch.set_num_threads"
+PRECISION = "torch.set_float32_matmul_precision"
 MODES: Mapping[str, Callable[[], Any]] = {
     "torch.inference_mode": torch.is_inference_mode_enabled,
     "torch.set_grad_enabled": torch.is_grad_enabled,
@@ -13,6 +14,7 @@ MODES: Mapping[str, Callable[[], Any]] = {
     "torch.set_default_dtype": torch.get_default_dtype,
     "torch.set_default_device": torch.get_default_device,
     THREADS: torch.get_num_threads,
+    PRECISION: torch.get_float32_matmul_precision,
 }
 """The function that changes a setting -> the one that reads it. Inference mode changes that of gradients, too."""
 AT_IMPORT = {
@@ -29,6 +31,7 @@ INSTEAD = {
     "torch.set_default_dtype": "call it at the top of the file, or give tensors a dtype",
     "torch.set_default_device": "engine.device=cuda moves model and data",
     THREADS: "each worker trains with one thread",
+    PRECISION: "precision=tf32 trains with TF32",
 }
 
 

@@ -19,7 +19,9 @@ CHANGES = {
     "set_default_dtype": lambda: torch.set_default_dtype(torch.float64),
     "set_default_device": lambda: torch.set_default_device("meta"),
     "set_num_threads": lambda: torch.set_num_threads(3),
+    "set_float32_matmul_precision": lambda: torch.set_float32_matmul_precision("medium"),
 }
+SETTLED = ("set_num_threads", "set_float32_matmul_precision")  # by workers, after splits() and model()
 HELD: list[torch.inference_mode] = []
 
 
@@ -33,6 +35,7 @@ def put_back() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
     torch.set_default_device(None)
     torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("highest")
 
 
 def said(change: str) -> str:
@@ -46,13 +49,16 @@ def test_each_setting_has_a_case():
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", ["loss", "model", "splits()", "model()"])
 def test_a_call_that_leaves_a_setting_changed(make_study, name, change):
-    settled = name.endswith("()") and change == "set_num_threads"  # workers settle it again
+    settled = name.endswith("()") and change in (
+        "set_num_threads",
+        "set_float32_matmul_precision",
+    )  # workers settle it again
     with refused(None if settled else f"{name.replace('()', '..')} {said(change)}"), calling(make_study(), name):
         CHANGES[change]()
 
 
 @pytest.mark.parametrize("member", ["loss", "model", "errors"])
-@pytest.mark.parametrize("change", ["set_num_threads", "autocast"])
+@pytest.mark.parametrize("change", ["set_num_threads", "set_float32_matmul_precision", "autocast"])
 def test_losses_errors_and_models_that_leave_a_setting_changed(make_study, member, change):
     def changing(value):
         CHANGES[change]()
@@ -75,7 +81,7 @@ def test_losses_errors_and_models_that_leave_a_setting_changed(make_study, membe
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_file_that_leaves_a_setting_changed(make_study, change):
     CHANGES[change]()
-    accepted = change in ("set_num_threads", "set_default_dtype")
+    accepted = change in (*SETTLED, "set_default_dtype")
     workload = Made(Model, splits=None)
     with refused(None if accepted else f"file {said(change)}"):
         check_members(make_study(), workload)
