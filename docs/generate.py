@@ -34,7 +34,7 @@ python -m study sweep workload=simple_cnn_mnist optimizer=sgd,momentum batch_siz
 Several values with commas make a study for each combination. Keys that say where and how a sweep runs (`engine`,
 `checkpoint`, `cluster`, `shards`, `track`, `notify`) take one value. `python -m study sweep --cfg` with the same keys
 prints the composed configuration and trains nothing. An unknown key or a value that does not fit is refused with the
-nearest known one.
+nearest known one, and a key that would do nothing beside the others with the reason. Keys of files give way instead.
 
 Several values of an argument of a workload, such as `'workload.widths=[32],[128]'`, make a workload for each, in one
 results folder: `mlp_digits_widths-32` and `mlp_digits_widths-128`. `workload.name=` with a reference, such as

@@ -15,7 +15,7 @@ from analysis.question.batch_schedules import CONSTANT, BatchSchedule
 from analysis.question.phases import LISTED
 from analysis.question.stages import REFINE, STAGE, ends
 from analysis.question.until import Until
-from study.config import tokens
+from study.config import idle, tokens
 from study.config.composed.compose import compositions, one_line_errors
 from study.config.composed.naming import shared_folder
 from study.config.composed.overrides import swept
@@ -23,26 +23,11 @@ from study.devices.placement import Placement
 from study.errors import UsageError, usage_errors
 from study.optimizers.foreign import class_path
 from study.records import COMMAND, PLAIN, Study
-from study.settings import ROUNDS, Budget, Evaluation, Search, Seeds, check_single_pass, usual_scouts
+from study.settings import Budget, Evaluation, Search, Seeds, check_single_pass, usual_scouts
 from study.space import parse_space
 from workloads.command import is_command
 from workloads.user_code.importing import importable
 
-_ROUNDS = "the trials of search=refine follow from search.scouts, search.refine, search.candidates and search.screens"
-NOT_OF_REFINE = {
-    "search.trials": f"{_ROUNDS}; give these",
-    "search.max_launches": f"{_ROUNDS}; give these",
-    "search.reruns": "search=refine trains the tuned configuration with search.confirm fresh seeds; "
-    "give search.confirm{value}",
-    "search.extend": "the rounds of search=refine go beyond an edge by themselves, at most search.extend_limit times; "
-    "give search.extend_limit=0 to keep them in the search space",
-}
-"""Key of other samplers -> what `search=refine` has in its place; {value} is "=" and the value that was given."""
-OF_REFINE = {f"search.{name}": "other samplers have no rounds; give search.trials" for name in ROUNDS} | {
-    "search.confirm": "other samplers train the tuned configuration with search.reruns fresh seeds; "
-    "give search.reruns{value}"
-}
-"""Key of `search=refine` -> what other samplers have in its place."""
 EVERY = 5
 """Training and test errors are measured at every fifth evaluation."""
 
@@ -127,12 +112,11 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
         UsageError: the schema, a class or a record refuses a value, or two jobs would write to the same folder.
     """
     importable(config_dir)  # creating a Study builds its workload and imports its optimizer
-    asked: list[tuple[Job, DictConfig]] = []
     jobs: dict[tuple[Path, str, str, int], Job] = {}
     with one_line_errors():
-        for config in compositions(arguments, config_dir):
-            _check_sampler(arguments, config)
-            asked += [(job, config) for job in _jobs_of(config)]
+        configs = list(compositions(arguments, config_dir))
+        idle.check(arguments, configs)
+        asked = [(job, config) for config in configs for job in _jobs_of(config)]
         if len({(job.placement, job.shards, job.options) for job, _ in asked}) > 1:
             raise UsageError(
                 "search.until, engine, checkpoint, shards, track and notify settings cannot be swept: all jobs of a "
@@ -213,18 +197,6 @@ def _until(config: DictConfig) -> Until | None:
         raise UsageError(f"search.until_cost must be at least 1, but got {config.search.until_cost:g}.")
     with usage_errors():
         return Until.parse(config.search.until)
-
-
-def _check_sampler(arguments: Sequence[str], config: DictConfig) -> None:
-    """Refuse search keys on the command line that the sampler ignores; those of files give way."""
-    refines = config.search.sampler == REFINE
-    instead_of = NOT_OF_REFINE if refines else OF_REFINE
-    whose, other = ("other samplers", "sobol") if refines else ("search=refine", REFINE)
-    for argument in (each.lstrip("+") for each in arguments):
-        key, *value = argument.partition("=")
-        if instead := instead_of.get(key):
-            cure = instead.format(value="".join(value))
-            raise UsageError(f"{argument} is for {whose}: {cure}, or choose search={other}.")
 
 
 def build_study(config: DictConfig, batch_size: int, tokens_per_example: int | None = None) -> Study:

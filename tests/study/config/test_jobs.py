@@ -85,7 +85,7 @@ OVERRIDES = [
     ([], "options.track", [()]),
     (["track=mlflow"], "options.track", [("mlflow",)]),
     (["track=[wandb,tensorboard]", "track.trials=true"], "options.track", [("tensorboard", "wandb")]),
-    (["track.trials=true"], "options.track_trials", [True]),
+    (["track=trackio", "track.trials=true"], "options.track_trials", [True]),
     (["notify=ntfy://my-topic"], "options.notify", ["ntfy://my-topic"]),
     (["goal='val/cross_entropy_error < 0.3'"], "study.goal", [Goal("val/cross_entropy_error", 0.3)]),
     # What a person types: the shell takes one pair of quotes away.
@@ -136,20 +136,6 @@ def test_cfg_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):
 
 
 REFUSED = [
-    (["search=refine", "search.trials=20"], ["search.trials=20 is for other samplers", "search=sobol"]),
-    (["search=refine", "search.max_launches=20"], ["search.max_launches=20 is for other samplers"]),
-    (["search=refine", "search.extend=true"], ["search.extend=true is for other samplers", "search.extend_limit=0"]),
-    (["search=refine", "search.reruns=3"], ["give search.confirm=3"]),
-    (
-        ["search=sobol", "search.confirm=7"],
-        ["is for search=refine: ", "give search.reruns=7, or choose search=refine."],
-    ),
-    (["search.trials=20", "search.confirm=7"], ["search.confirm=7 is for search=refine: ", "give search.reruns=7"]),
-    (
-        ["preset=quick", "search.refine=[4,3]"],
-        ["is for search=refine: ", "give search.trials, or choose search=refine"],
-    ),
-    (["search=tpe", "search.pool=false"], ["search.pool=false is for search=refine: "]),
     (["search=refine", "search.scouts=1"], ["search.scouts must be a number of at least 2"]),
     (["search=refine", "search.refine=[]"], ["each round of search.refine must be a number of at least 1"]),
     (["search=refine", "search.refine=[4,0]"], ["each round of search.refine must be a number of at least 1"]),

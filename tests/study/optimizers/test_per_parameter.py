@@ -109,13 +109,15 @@ def test_patterns_are_parts_of_names_or_of_the_number_of_dimensions():
 )
 def test_patterns_that_match_nothing_are_refused(tmp_path, asked, said):
     with pytest.raises(UsageError, match=said):
-        whole_sweep.jobs_here(["batch_size=64", *asked, f"results={tmp_path / 'results'}"], None)
+        whole_sweep.jobs_here(
+            ["batch_size=64", "+search.space.l2=0.1", *asked, f"results={tmp_path / 'results'}"], None
+        )
 
 
 @pytest.mark.slow
 def test_patterns_belong_to_the_question(tmp_path):
     def job(*patterns: str) -> Any:
-        return parse_jobs(["batch_size=64", f"results={tmp_path}", *patterns])[0]
+        return parse_jobs(["batch_size=64", "+search.space.l2=0.1", f"results={tmp_path}", *patterns])[0]
 
     one, other = job("optimizer.no_decay=[Bias,ndim<2]"), job("optimizer.no_decay=['ndim < 2', bias, bias]")
     assert one.study == other.study
