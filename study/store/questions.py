@@ -59,6 +59,36 @@ def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     }
 
 
+def told(differing: Mapping[str, tuple[Any, Any]], on_file: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """The differences of two questions as text: a hyperparameter that only one of them has, or that is a range in only
+    one, as a whole. One that comes or goes with the schedule is left out.
+
+    >>> wide = {"search": {"space": {"momentum": {"low": 0.0, "high": 0.9, "scale": "linear"}}}}
+    >>> fixed = {"search": {"space": {"momentum": {"choices": [0.9]}}}}
+    >>> told(differences(wide, fixed), wide, fixed)
+    'search.space.momentum: {low: 0.0, high: 0.9, scale: linear} -> [0.9]'
+    """
+    before, after = (question.get("search", {}).get("space", {}) for question in (on_file, wanted))
+    changed: dict[str, tuple[Any, Any]] = {}
+    for key, pair in differing.items():
+        name = key.removeprefix("search.space.").partition(".")[0] if key.startswith("search.space.") else ""
+        old, new = before.get(name), after.get(name)
+        if not name or (old and new and old.keys() == new.keys()):
+            changed[key] = pair
+        elif (old and new) or "schedule" not in differing:
+            changed[f"search.space.{name}"] = _dimension(old), _dimension(new)
+    return ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in changed.items())
+
+
+def _dimension(plain: Mapping[str, Any] | None) -> str:
+    """A dimension of a search space as it is typed; `none` if there is none."""
+    if plain is None:
+        return "none"
+    if plain.get("choices") is not None:
+        return f"{list(plain['choices'])}"
+    return "{" + ", ".join(f"{key}: {plain[key]}" for key in ("low", "high", "scale")) + "}"
+
+
 def cure_of(results: Path, differing: Mapping[str, Any], on_file: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """What to do about a question on file that differs in these keys from the wanted one: the cheapest first."""
     # Some recorded arithmetics were removed, and imported studies have none.
@@ -82,9 +112,12 @@ def cure_of(results: Path, differing: Mapping[str, Any], on_file: Mapping[str, A
 
 
 def _multiple(old: Mapping[str, Any], new: Mapping[str, Any]) -> float | None:
-    """The multiple of the old step budget that the new one is at every batch size; None if there is none."""
-    pairs = [(old.get(name) or 0, new.get(name) or 0) for name in BUDGET]
-    ratios = {after / before if before else math.inf for before, after in pairs if before or after}
+    """The multiple of the old step budget that the new one is at every batch size; None if there is none. A limit of
+    steps that stays the same counts as one that no trial meets."""
+    pairs = {name: (old.get(name) or 0, new.get(name) or 0) for name in BUDGET}
+    if len({*pairs["max_steps"]}) == 1:
+        del pairs["max_steps"]
+    ratios = {after / before if before else math.inf for before, after in pairs.values() if before or after}
     ratio = ratios.pop()
     return ratio if not ratios and 0 < ratio < math.inf else None
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from study.store.atomic import StoreError
 from study.store.checkpoints import Checkpoints
 from study.store.claims import STALE, Held, busy, claimed
 from study.store.curves import COMPACTED, begun, load, write_curves, write_table
-from study.store.questions import SETTLED, cure_of, differences, extended, unlike
+from study.store.questions import SETTLED, cure_of, differences, extended, told, unlike
 
 FORMAT = 1
 
@@ -59,7 +59,8 @@ def check(results: Path, studies: Sequence[Study]) -> None:
             differing = unlike(on_file, wanted, same_size=path.parent == folder)
             if "arithmetic" in differing and not runs(path.parent):
                 del differing["arithmetic"]  # the first run decides it
-            _refuse(results, differing, cure_of(results, differing, on_file, wanted))
+            if differing:
+                _refuse(results, told(differing, on_file, wanted), cure_of(results, differing, on_file, wanted))
 
 
 def _check_writable(results: Path) -> None:
@@ -69,10 +70,8 @@ def _check_writable(results: Path) -> None:
         raise StoreError(f"cannot write to {results}: {nearest} is not a writable folder; choose another results=DIR.")
 
 
-def _refuse(results: Path, differing: Mapping[str, tuple[Any, Any]], cure: str) -> None:
-    if differing:
-        changed = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in differing.items())
-        raise StoreError(f"{results} holds another question ({changed}); {cure}.")
+def _refuse(results: Path, changed: str, cure: str) -> NoReturn:
+    raise StoreError(f"{results} holds another question ({changed}); {cure}.")
 
 
 def _imported_folder(results: Path, question: Mapping[str, Any]) -> Path:
@@ -94,9 +93,9 @@ def check_imported(results: Path, questions: Iterable[Mapping[str, Any]]) -> Non
         asked = {key: question[key] for key in compared}
         for path in sorted(_imported_folder(results, question).parent.glob("*/study.json")):
             on_file = {key: value for key, value in read(path)["question"].items() if key in compared}
-            _refuse(
-                results, differences(on_file, asked), "import into another folder, or read goals with report --goal"
-            )
+            if differing := differences(on_file, asked):
+                cure = "import into another folder, or read goals with report --goal"
+                _refuse(results, told(differing, on_file, asked), cure)
 
 
 def save_imported(

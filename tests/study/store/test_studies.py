@@ -243,6 +243,8 @@ READ = "its curves answer this one without training: python -m study report {} -
         ({"budget": Budget(0, 10)}, {"budget": Budget(0, 20)}, "search.budgets=[1,2] searches there under 2 times"),
         ({"budget": Budget(2, 10)}, {"budget": Budget(1, 5)}, "search.budgets=[1,0.5] searches there under 0.5 times"),
         ({"budget": Budget(2, 10)}, {"budget": Budget(4, 10)}, "); choose another results=DIR."),
+        ({"budget": Budget(2, 10, 99)}, {"budget": Budget(4, 20, 99)}, "search.budgets=[1,2] searches there under 2"),
+        ({"budget": Budget(2, 10, 99)}, {"budget": Budget(2, 10, 90)}, "); choose another results=DIR."),
         ({}, {"goal": LOOSER, "seeds": Seeds(trial=1)}, "); choose another results=DIR."),
     ],
     ids=str,
@@ -252,6 +254,32 @@ def test_the_cheapest_cure_of_another_question_is_named(tmp_path, make_study, on
     with pytest.raises(store.StoreError) as refusal:
         store.check(tmp_path, [make_study(**wanted)])
     assert cure.replace("{}", str(tmp_path)) in str(refusal.value)
+
+
+FIXED, RANGE, WIDER = 0.5, {"low": 0.1, "high": 0.9}, {"low": 0.1, "high": 1.5}
+COSINE = {"end_learning_rate_factor": FIXED, "learning_rate_decay_fraction": RANGE}
+ALONE = {"learning_rate": {"low": 0.01, "high": 1, "scale": "log"}}
+
+
+@pytest.mark.parametrize(
+    ("on_file", "wanted", "changed"),
+    [
+        (("constant", {}), ("cosine", COSINE), "(schedule: constant -> cosine);"),
+        (("cosine", COSINE), ("constant", {}), "(schedule: cosine -> constant);"),
+        (("constant", {}), ("constant", {"l2": FIXED}), "(search.space.l2: none -> [0.5]);"),
+        (("constant", {"l2": RANGE}), ("constant", {}), "l2: {low: 0.1, high: 0.9, scale: linear} -> none);"),
+        (("constant", {"l2": RANGE}), ("constant", {"l2": FIXED}), "high: 0.9, scale: linear} -> [0.5]);"),
+        (("constant", {"l2": RANGE}), ("constant", {"l2": WIDER}), "(search.space.l2.high: 0.9 -> 1.5);"),
+    ],
+)
+def test_a_changed_hyperparameter_is_told_as_a_whole(tmp_path, make_study, on_file, wanted, changed):
+    studies = [
+        make_study(schedule=name, space={**ALONE, **space}, optimizer="sgd") for name, space in (on_file, wanted)
+    ]
+    store.open_study(tmp_path, studies[0], {})
+    with pytest.raises(store.StoreError) as refusal:
+        store.check(tmp_path, [studies[1]])
+    assert changed in str(refusal.value)
 
 
 @pytest.mark.parametrize(
