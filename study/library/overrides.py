@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from study.config.composed.choices import GROUPS
-from study.config.composed.kinds import BRANCHES
+from study.config.composed.kinds import BRANCHES, told
 from study.config.composed.overrides import quoted
 from study.config.composed.paths import expanded
 from study.config.composed.schema import every_key
@@ -66,6 +66,8 @@ def _text(key: str, value: Any) -> str:
         if not value:
             raise UsageError(f"{key} must have at least one value, but got {value!r}.")
         return ",".join(_value(key, each) for each in value)
+    if key in LISTS and isinstance(value, Mapping):
+        raise UsageError(str(told(key, value)))
     single = key in LISTS - {"track"} and not isinstance(value, list | tuple | range | Mapping | None)
     return _value(key, [value] if single else value)
 

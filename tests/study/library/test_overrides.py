@@ -96,6 +96,8 @@ def test_the_schema_reads_the_values_that_were_given(given, key, value):
     ("given", "told"),
     [
         ({"search.trials": object}, "search.trials must be a number, a text, true or false, None, a list or"),
+        ({"batch_sizes": {16: 1}}, r"batch_sizes must be a list, but got {16: 1}; for example batch_sizes=\[8,64\]"),
+        ({"search": {"refine": {4: 1}}}, r"search.refine must be a list of whole numbers, but got {4: 1}; for example"),
         ({"batch_sizes": {8, 64}}, "batch_sizes must be a number, a text"),
         ({"batch_size": np.array([], int)}, r"batch_size must have at least one value, but got \[\]"),
         ({"optimizer": OrderedDict}, r"the class OrderedDict; .*='torch' and .*'optimizer.target=collections.Ordered"),
