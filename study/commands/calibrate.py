@@ -25,7 +25,10 @@ def calibrate(options: argparse.Namespace, console: Console) -> int:
     """`study calibrate`: sweep the noisy quadratic model, then compare the results with its exact solution."""
     from study.calibration import compare, facts, table
     from study.cluster import launch
+    from study.errors import UsageError
 
+    if options.json and not options.json.absolute().parent.is_dir():
+        raise UsageError(f"--json writes to a folder that exists, but there is no {options.json.parent}; create it.")
     overrides = [*compare.overrides(options.overrides), f"results={options.results}"]
     where = launch.chosen(overrides, None)
     jobs, missing = launch.jobs_for(overrides, None, where, options.mix)

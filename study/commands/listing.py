@@ -94,7 +94,7 @@ def _show(console: Console, kind: str, rows: Sequence[Choice]) -> None:
 
 def data_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("action", choices=["list", "fetch"])
-    verb.add_argument("names", nargs="*", metavar="NAME")
+    verb.add_argument("names", nargs="*", metavar="NAME", help="only these; default: all")
     verb.add_argument("--json", action="store_true", help="list as one object, see docs/reference/json.md")
 
 

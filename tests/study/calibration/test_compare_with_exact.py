@@ -60,6 +60,15 @@ def test_the_verb_trains_reports_and_says_the_same_again(tmp_path, monkeypatch, 
     assert all(line in second for line in table)
 
 
+def test_a_file_that_could_not_be_written_is_refused_before_training(tmp_path, capsys):
+    results, file = tmp_path / "results", tmp_path / "nowhere/found.json"
+    assert main(["calibrate", *SMALL, "--results", str(results), "--json", str(file)]) == 2
+    assert (
+        f"--json writes to a folder that exists, but there is no {file.parent}; create it." in capsys.readouterr().err
+    )
+    assert not results.exists()
+
+
 @pytest.mark.slow
 def test_the_optimum_is_no_worse_than_any_point_of_a_grid(jobs):
     for job in jobs:
