@@ -156,7 +156,8 @@ class Study:
         for name in self.asked_hyperparameters:
             if {name, *(f"{name}{suffix}" for suffix in HALF_LIVES)}.isdisjoint(self.search.space):
                 asking = f"optimizer {self.optimizer} with {self.scheduled_by}"
-                raise ValueError(f"{asking} needs search.space.{name}, but it is missing.")
+                cure = "give it, or choose them by optimizer=NAME and schedule=NAME, whose files bring it"
+                raise ValueError(f"{asking} needs search.space.{name}, but it is missing; {cure}.")
         space = self.search.space
         if self.branch.rerun is None:  # a rerun may fix a tuned warmup of 0 beside its initial factor
             check_warmup(space)

@@ -335,6 +335,8 @@ def _refuse_unknown(names: Iterable[str], choices: Sequence[str], roots: Iterabl
             continue
         near = nearest_key(name, keys)
         hint = f"; did you mean {near!r}?" if near else suggest(name, keys)
+        if name.startswith("hydra.launcher.") and not any(key.startswith("hydra.launcher.") for key in keys):
+            hint = "; settings of a launcher need a cluster: choose cluster=local, slurm or ray, too."
         group, _, key = name.partition(".")
         own = [each.removeprefix("workload.") for each in keys if re.fullmatch(r"workload\.(?!_)\w+", each)]
         if group == "workload" and not get_close_matches(key, own):

@@ -165,6 +165,14 @@ REFUSED = [
         for end, right in (("min", "low"), ("lower", "low"), ("max", "high"), ("upper", "high"))
     ),
     (["search.space.nothing.min=1"], ["unknown key 'search.space.nothing.min'"]),
+    (
+        ["hydra.launcher.n_jobs=3"],
+        ["unknown key 'hydra.launcher.n_jobs'; ", "choose cluster=local, slurm or ray, too."],
+    ),
+    (
+        ["optimizer.name=adam"],
+        ["needs search.space.beta1, but it is missing; give it, or choose them by optimizer=NAME"],
+    ),
     (["numerics_version=3"], ["unknown key 'numerics_version'"]),
     (["search.sampler=halton"], ["unknown search.sampler 'halton'", "sobol"]),
     (["stopping=never"], ["unknown stopping rule 'never'", "budget"]),
