@@ -128,8 +128,11 @@ def data(options: argparse.Namespace, console: Console) -> None:
         if options.json:
             raise UsageError("--json is for `study data list`; leave it out.")
         for name in options.names or [name for name, (_, row) in known.items() if row.fetched]:
+            room, row = known[name]
+            if row.fetched and not row.present:
+                console.print(f"{name}: fetching, {row.megabytes:.0f} MB unpacked ...", markup=False)
             try:
-                place = known[name][0].fetch(name)
+                place = room.fetch(name)
             except DataError as error:
                 raise Refused(str(error)) from error
             console.print(f"{name}: {place}", markup=False, soft_wrap=True)

@@ -2,6 +2,8 @@
 
 import re
 from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -10,6 +12,7 @@ from study.__main__ import main
 from study.commands import listing
 from study.commands.listing import EXAMPLES, KINDS
 from study.config.composed.choices import CONF, GROUPS, Choice
+from workloads.data.datasets import Row
 
 
 def test_every_group_is_listed():
@@ -59,3 +62,13 @@ def test_data_end_with_how_to_fetch_them(capsys):
     [*_, last] = capsys.readouterr().out.splitlines()
     assert re.search(r"python -m study data fetch \w+$", last)
     assert last.split()[-1] in listing.datasets_by_name()
+
+
+def test_a_data_set_that_is_not_here_is_told_with_its_size(monkeypatch, capsys):
+    absent = Row("absent", present=False, where="", megabytes=55.4, what="", sources=())
+    here, theirs = (absent._replace(name="here", present=True), absent._replace(name="theirs", fetched=False))
+    room = SimpleNamespace(fetch=lambda name: Path("cache") / name)
+    monkeypatch.setattr(listing, "datasets_by_name", lambda: {row.name: (room, row) for row in (absent, here, theirs)})
+    assert main(["data", "fetch"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["absent: fetching, 55 MB unpacked ...", "absent: cache/absent", "here: cache/here"]
