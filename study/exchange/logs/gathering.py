@@ -14,7 +14,7 @@ import pandas as pd
 from study.exchange.importing import ImportRefused
 from study.exchange.logs import names
 from study.exchange.logs.names import Asked, listed, plain
-from study.exchange.readers.tables import Table, label, number_cure, numbers, refuse, value
+from study.exchange.readers.tables import Table, label, number_cure, numbers, refuse, value, written
 
 OF_TRIALS = ("workload", "optimizer", "batch_size")
 """Columns that join a number of a trial to the name of a run: trials are numbered from 0 in every study."""
@@ -66,13 +66,21 @@ class Gathering:
         self.of_calls = ""  # the column of steps that may count calls of W&B's log
         self.from_zero = False  # whether steps are counted from 0
         self.of_project = False  # whether a table is an export of this project
+        self._readers: dict[str, Callable[[Any], Any]] = {}  # column -> `reader`
 
     def know(self, run: str, settings: Mapping[str, Any]) -> None:
         """Add settings of a run; they keep the names that they have in the source."""
         known = self.settings.setdefault(run, {})
         for name, given in settings.items():
-            if (found := value(given)) is not None:
+            if (found := self.reader(name)(given)) is not None:
                 known[name] = label(given) if name == "run_id" else found
+
+    def reader(self, column: str) -> Callable[[Any], Any]:
+        """Reads a cell of a column of settings. The names of optimizers and workloads stay as they are written."""
+        if column not in self._readers:
+            roles = names.roles([column], self.asked.columns, nested=names.NAMES)
+            self._readers[column] = value if roles.keys().isdisjoint(names.NAMES) else written
+        return self._readers[column]
 
     def leave_out(self, column: str) -> None:
         """Remember a column that was left out; those of W&B itself, such as _runtime, go without saying."""
@@ -186,10 +194,9 @@ def _run_of(
             columns = [*(roles[role] for role in OF_TRIALS if role in roles), column]
     if not columns:
         return None if table.run is None else pd.Series(table.run, index=rows.index, dtype=object)
-    names_alone = [column for column in columns if len(columns) == 1 or plain(column) in names.ROLES["run"]]
-    texts = [
-        _each(rows[column], label if column in names_alone else lambda cell: str(value(cell))) for column in columns
-    ]
+    of_names = {column for column in columns if len(columns) == 1 or plain(column) in names.ROLES["run"]}
+    of_names |= {roles[role] for role in names.NAMES if role in roles}
+    texts = [_each(rows[column], label if column in of_names else lambda cell: str(value(cell))) for column in columns]
     if len(columns) == 1:
         return texts[0]
     return pd.Series([", ".join(parts) for parts in zip(*texts, strict=True)], index=rows.index, dtype=object)
@@ -203,7 +210,8 @@ def _beside(made: Gathering, table: Table, rows: pd.DataFrame, run: pd.Series | 
         return
     kept = rows.drop(columns=[name for name in rows if names.is_certain(name)])
     for number, row in enumerate(kept.to_dict("records")):
-        settings = {str(name): found for name, cell in row.items() if (found := value(cell)) is not None}
+        read = {str(name): made.reader(str(name))(cell) for name, cell in row.items()}
+        settings = {name: found for name, found in read.items() if found is not None}
         named = ([] if run is None else [run.iloc[number]]) + [label(row[key]) for key in keys]
         made.listed[named[0]] = None
         for name in dict.fromkeys(named):
@@ -346,7 +354,7 @@ def _measurements(each: Gathered, column: str) -> np.ndarray:
 
 def _setting(made: Gathering, column: str, each: Gathered) -> None:
     """Add a column that is no metric to the settings of the runs, unless it changes during a run."""
-    cells = _each(each.rows[column], value)
+    cells = _each(each.rows[column], made.reader(column))
     known = cells[cells.notna()]
     if known.empty:
         return

@@ -54,6 +54,8 @@ ROLES: dict[str, tuple[str, ...]] = {
 OF_SETTINGS: tuple[str, ...] = ("workload", "optimizer", "batch_size", "dataset", "model", "seed", "status")
 OF_SETTINGS += ("train_examples", "train_steps", "first_bad_step", "tokens_per_example", "drop_last")
 """Roles that settings of a run can have."""
+NAMES = ("workload", "optimizer")
+"""Roles whose values are names, also if they look like numbers."""
 GOES_ON = re.compile(r"[ _]?(?:[xX×^]|\*\*?)[ _]?\d+|[.,]?\d+|[kKmMgG](?![A-Za-z])")
 """What makes another number of the digits before it: a product, a power, a separator of thousands, a unit."""
 WHOLE_BATCH = ("global_batch_size", "effective_batch_size", "total_batch_size", "global_train_batch_size")

@@ -10,7 +10,7 @@ from study.exchange.importing import ImportRefused
 from study.exchange.logs import names
 from study.exchange.logs.gathering import Gathering
 from study.exchange.logs.names import OF_SETTINGS, listed, plain
-from study.exchange.readers.tables import PROJECT, value
+from study.exchange.readers.tables import PROJECT, value, written
 
 DIVERGED = ("infeasible", "diverged", "nan")
 """Statuses, in lower case, of runs that diverged."""
@@ -46,7 +46,7 @@ def of_runs(made: Gathering) -> dict[str, dict[str, Any]]:
     elif "batch_size" not in {*made.asked.columns, *made.asked.set_otherwise}:
         _check_whole(held, roles)
     _match(made, runs)
-    fixed = {name: value(text) for name, text in made.asked.values.items()}
+    fixed = {name: _given(name, text) for name, text in made.asked.values.items()}
     return {run: settings | fixed for run, settings in runs.items()}
 
 
@@ -205,7 +205,12 @@ def _match(made: Gathering, runs: Mapping[str, dict[str, Any]]) -> None:
         found = made.asked.in_name(run)
         if found is None:
             raise ImportRefused(f"--run-name {made.asked.pattern!r} does not fit the run {run!r}.")
-        settings.update({names.SHORT.get(name, name): value(text) for name, text in found.items()})
+        settings.update({names.SHORT.get(name, name): _given(name, text) for name, text in found.items()})
+
+
+def _given(name: str, text: str) -> Any:
+    """A setting of the command line, or of the name of a run."""
+    return written(text) if name in names.NAMES else value(text)
 
 
 def _by_name(run: str) -> str:

@@ -107,6 +107,15 @@ def value(cell: Any) -> Any:
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
+def written(cell: Any) -> str | None:
+    """A name as it is written, also if it looks like a number; None if it is empty.
+
+    >>> written("007"), written("1e5"), written(7.0), written("")
+    ('007', '1e5', '7', None)
+    """
+    return None if value(cell) is None else label(cell)
+
+
 def label(cell: Any) -> str:
     """The name of a run as it is written: digits with a point are no number. `None` if it is empty.
 

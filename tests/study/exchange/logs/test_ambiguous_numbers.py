@@ -295,3 +295,69 @@ def test_a_number_that_goes_on_is_refused(end):
 )
 def test_what_the_pattern_names_is_not_refused(pattern, run, found):
     assert Asked.parse(pattern=pattern).in_name(run) == found
+
+
+NAMES = ("007", "7", "1e5", "100000", "0.10", "true", "1_000")
+STEPS = ((5, 0.9), (10, 0.4))
+
+
+def cells(folder, name, **role):
+    """A CSV file with a cell for each setting."""
+    rows = [f"{name},{size},{step},{loss}" for size in (8, 16) for step, loss in STEPS]
+    path = folder / "log.csv"
+    path.write_text("\n".join([f"{role['column']},batch_size,step,val/loss", *rows]) + "\n")
+    return path, Asked.parse([f"run={role['column']},batch_size", *role.get("maps", ())])
+
+
+def column(folder, name):
+    return cells(folder, name, column="optimizer")
+
+
+def mapped(folder, name):
+    return cells(folder, name, column="method", maps=["optimizer=method"])
+
+
+def of_workload(folder, name):
+    return cells(folder, name, column="workload")
+
+
+def beside(folder, name):
+    rows = [f"run{size},{step},{loss}" for size in (8, 16) for step, loss in STEPS]
+    (folder / "log.csv").write_text("\n".join(["run,step,val/loss", *rows]) + "\n")
+    (folder / "runs.csv").write_text(f"run,optimizer,batch_size\nrun8,{name},8\nrun16,{name},16\n")
+    return folder, Asked()
+
+
+def trials(folder, name):
+    rows = [f"0,{name},{size},{step},{loss}" for size in (8, 16) for step, loss in STEPS]
+    (folder / "log.csv").write_text("\n".join(["trial,optimizer,batch_size,step,val/loss", *rows]) + "\n")
+    return folder / "log.csv", Asked()
+
+
+def by_name(folder, name):
+    rows = [f"opt {name} bs{size},{step},{loss}" for size in (8, 16) for step, loss in STEPS]
+    (folder / "log.csv").write_text("\n".join(["run,step,val/loss", *rows]) + "\n")
+    return folder / "log.csv", Asked.parse(pattern="opt {optimizer} bs{batch_size}")
+
+
+def set_by_hand(folder, name):
+    path, _ = cells(folder, "x", column="run_name")
+    return path, Asked.parse(["run=run_name,batch_size"], [f"optimizer={name}"])
+
+
+@pytest.mark.parametrize("write", [column, mapped, of_workload, beside, trials, by_name, set_by_hand])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_looks_like_a_number_stays_as_it_is_written(write, name, tmp_path):
+    (tmp_path / "logs").mkdir()
+    source, asked = write(tmp_path / "logs", name)
+    import_log(source, tmp_path / "results", asked, ["val/loss<0.5"])
+    studies = list(load(tmp_path / "results"))
+    assert {study.curve[write is not of_workload] for study in studies} == {name}
+    assert [study.batch_size for study in studies] == [8, 16]
+
+
+def test_two_names_of_one_number_are_two_optimizers(tmp_path):
+    rows = [f"0,{name},8,{step},{loss}" for name in ("7", "007") for step, loss in STEPS]
+    (tmp_path / "log.csv").write_text("\n".join(["trial,optimizer,batch_size,step,val/loss", *rows]) + "\n")
+    import_log(tmp_path / "log.csv", tmp_path / "results", Asked(), ["val/loss<0.5"])
+    assert [study.curve[1] for study in load(tmp_path / "results")] == ["007", "7"]
