@@ -111,11 +111,13 @@ def short_count(count: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in percent: two digits below 10 %, so that none but 0 looks like 0.
+    """A share in percent: two digits below 10 %, so that none but 0 looks like 0, and rounded down near 100 %.
 
-    >>> percent(0.002), percent(0.15), percent(0.6105)
-    ('0.2%', '15%', '61%')
+    >>> percent(0.002), percent(0.15), percent(0.6105), percent(0.9997), percent(1.0)
+    ('0.2%', '15%', '61%', '99.9%', '100%')
     """
+    if 0.995 <= share < 1:
+        return f"{floor(1000 * share) / 10:g}%"
     return f"{share:.0%}" if share >= 0.095 else f"{100 * share:.2g}%"
 
 

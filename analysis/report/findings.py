@@ -124,7 +124,9 @@ def _skipped(studies: Sequence[StudyData]) -> str:
         complete = counted[counted["status"] == COMPLETE]
         ends, budgets = ends + int(complete["end"].sum()), budgets + len(complete) * study.train_steps
     rules = listed(sorted({study.stopped_by for study in studies}))
-    return f"Early stopping ({rules}) skipped {1 - ends / budgets:.0%} of the steps of full budgets." if budgets else ""
+    if not budgets:
+        return ""
+    return f"Early stopping ({rules}) skipped {percent(1 - ends / budgets)} of the steps of full budgets."
 
 
 def _could_skip(studies: Sequence[StudyData]) -> str:
@@ -134,7 +136,7 @@ def _could_skip(studies: Sequence[StudyData]) -> str:
     share = 1 - raced["steps_trained"].sum() / max(1, ran["steps_trained"].sum())
     other = raced["batch_size"][raced["steps_to_result"].fillna(0) != ran["steps_to_result"].fillna(0)]
     same = f"other steps to result at {batch_sizes(sorted(set(other)))}" if len(other) else "the same steps to result"
-    return f"With stopping={RACE}, {share:.0%} of the steps would have been skipped, with {same}."
+    return f"With stopping={RACE}, {percent(share)} of the steps would have been skipped, with {same}."
 
 
 def grid_sentences(studies: Sequence[StudyData], goals: Sequence[Goal] = ()) -> list[str]:

@@ -197,6 +197,14 @@ def test_what_stopping_saved_is_said_of_whom(sweep):
     assert found[1].startswith("tiny with momentum: with stopping=race, 80% of the steps would have been skipped")
 
 
+@pytest.mark.parametrize(("ends", "said"), [([400] * 4, "80%"), ([1] * 4, "99.9%"), ([1999] * 4, "0.05%")])
+def test_only_all_steps_are_told_as_all_and_none_as_none(sweep, ends, said):
+    [found] = stopping_sentences(list(load(sweep({8: ends}))))
+    assert found.startswith(f"With stopping=race, {said} of the steps would have been skipped")
+    [found] = stopping_sentences(list(load(sweep({8: ends}, stopping="race", name="raced")))[:1])
+    assert f" skipped {said} of the steps" in found
+
+
 def test_budgets_and_grids_that_are_more_than_one_are_told(sweep):
     folder = sweep({8: [400] * 4}, budgets=(0.5, 1.0))
     studies = list(load(folder))

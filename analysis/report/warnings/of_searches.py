@@ -7,7 +7,7 @@ import numpy as np
 from analysis.counting import Goal
 from analysis.estimates import tuned
 from analysis.intervals import PART
-from analysis.labels import metric_text
+from analysis.labels import metric_text, percent
 from analysis.load import StudyData
 from analysis.report.answer.infeasible import failed, happened, never_improved
 from analysis.report.warnings.caution import CONTINUE, FEW_TRIALS, MORE_TRIALS, STRICTER, TYPICAL, Caution, Row, about
@@ -126,10 +126,10 @@ def _noise(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     noisy = f"the {metric_text(goal.metric)} is noisy at the goal"
     if noise.hides_goal and not np.isnan(noise.missed_again):
         text = f"{noisy}: after the goal was first met, {{}} of the next evaluations missed it"
-        yield about("noise", study, goal, text, cure, f"{noise.missed_again:.0%}")
+        yield about("noise", study, goal, text, cure, percent(noise.missed_again))
     elif noise.hides_goal:
         text = f"{noisy}: over the last {audits.AROUND} evaluations its net descent is {{}} of its total movement"
-        yield about("noise", study, goal, text, cure, f"{noise.descent:.0%}")
+        yield about("noise", study, goal, text, cure, percent(noise.descent))
 
 
 def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
