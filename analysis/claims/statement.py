@@ -14,6 +14,8 @@ from scipy.special import ndtri, stdtrit
 SHOWN, NOT_SHOWN, CONTRADICTED, NOT_TESTED = "shown", "not shown", "contradicted", "not tested"
 TINY = 1e-6
 """The least error of a statement in a mean: one without any error would count alone."""
+ROUNDING = 1e-9
+"""Relative errors of rounding, and slopes that are nothing else, are below this."""
 LEVEL = 0.05
 """One minus the confidence of the intervals."""
 
@@ -326,17 +328,19 @@ def same(parts: Sequence[Statement], name: str = "") -> Tree:
 
 
 def short(value: float) -> str:
-    """A number in a statement; NaN is a dash.
+    """A number in a statement; NaN is a dash, and an error of rounding is 0.
 
-    >>> short(61.93), short(1234.0), short(np.nan)
-    ('61.9', '1,234', '–')
+    >>> short(61.93), short(1234.0), short(-1.41e-16), short(np.nan)
+    ('61.9', '1,234', '0', '–')
     """
+    if abs(value) < ROUNDING:
+        return "0"
     return "–" if np.isnan(value) else f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:#.3g}".removesuffix(".")
 
 
 def _at_most(value: float, end: float) -> bool:
     """Whether a value is at most this end of a range, but for errors of rounding."""
-    return value <= end or bool(np.isclose(value, end, rtol=1e-9, atol=0.0))
+    return value <= end or bool(np.isclose(value, end, rtol=ROUNDING, atol=0.0))
 
 
 def _quantile(level: float, free: float) -> float:
