@@ -72,8 +72,14 @@ def _alone(pair: pd.DataFrame) -> str | None:
 
 
 def _ranges(pair: pd.DataFrame) -> Iterator[str]:
+    missed = set()  # (faster, slower) if the slower one mostly missed the goal over all batch sizes: said once
     for kind in RANGES:
         for row in pair[pair["kind"] == kind].itertuples():
+            ahead, behind, _, low, _ = turned(row)
+            if row.shown and np.isinf(low):
+                if (ahead, behind) in missed:
+                    continue
+                missed |= {(ahead, behind)} if kind == ALL else set()
             sizes = f"{row.smallest_batch_size:,} to {row.largest_batch_size:,}"
             where = f"over batch sizes {sizes}" if kind == ALL else f"{kind}, over {sizes}"
             if row.shown:

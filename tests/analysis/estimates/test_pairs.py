@@ -349,19 +349,6 @@ def test_batch_sizes_that_the_other_missed_are_named_once(ratios, words, kind):
     assert said.count("missed the goal") == 1
 
 
-@pytest.mark.parametrize("kind", [ALL, UP_TO, BEYOND])
-@pytest.mark.parametrize(("ratio", "low", "high"), [(INF, INF, INF), (0.0, 0.0, 0.0)])
-def test_a_range_at_which_the_other_missed_has_no_infinite_ratio(kind, ratio, low, high):
-    row = {"kind": kind, "workload": "w", "a": "a", "b": "b", "goal_metric": "val/loss", "goal_threshold": 1.0}
-    rows = pd.DataFrame([row | {"smallest_batch_size": 8, "largest_batch_size": 64, "ratio": ratio, "shown": True}])
-    columns = ["workload", "optimizer", "goal_metric", "goal_threshold", "definition", "estimate"]
-    [said] = verdicts.sentences(rows.assign(low=low, high=high), pd.DataFrame(columns=columns))
-    ahead, behind = ("a", "b") if low > 1 else ("b", "a")
-    assert f"{ahead} needs fewer steps than {behind}" in said
-    assert f"where {behind} mostly missed the goal" in said
-    assert "inf" not in said
-
-
 def test_imported_searches_are_not_told_to_train():
     tied = compared({"adam": {}, "sgd": {}}, KNOWN)
     said = {cure: " ".join(verdicts.sentences(*tied, cure=cure)) for cure in (True, False)}
