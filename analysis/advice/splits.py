@@ -25,6 +25,8 @@ from analysis.units import TOKENS
 
 SPLIT = ["devices", "per_device_batch", "accumulation_steps"]
 HOUR = 3600.0
+ROUNDING = 1e-9
+"""Relative differences of times below this are errors of rounding."""
 NO_RUNS = pd.DataFrame(columns=[*ANSWER, "steps"])
 
 
@@ -151,7 +153,7 @@ def _judged(found: pd.DataFrame, machine: Machine, compare: Callable[[int], dict
     low = found["batch_size"].map({size: one.low for size, one in each.items()})
     ratio = low * machine.least_seconds(found) / fastest["seconds_per_step"]
     return found.assign(
-        shown_slower=ratio > 1 + np.nan_to_num(machine.times.error),
+        shown_slower=ratio > 1 + np.nan_to_num(machine.times.error) + ROUNDING,
         comparison=found["batch_size"].map({size: one.comparison for size, one in each.items()}),
     )
 

@@ -200,6 +200,12 @@ def test_what_is_slower_at_any_possible_time_is_shown(write):
     assert "Every other batch size is shown to be slower." in said(studies, [1], StepTimes({64: 0.1}))
 
 
+def test_splits_of_equal_time_are_not_told_apart_by_rounding(write):
+    """Three steps of 0.1 s take 0.30000000000000004 s."""
+    found = splits.table(write({3: [100] * 8}), Machine([1], StepTimes({1: 0.1, 3: 0.3})))
+    assert not found["shown_slower"].any()
+
+
 machines = st.builds(
     Machine,
     devices=st.lists(st.integers(1, 16), max_size=6).map(lambda counts: [1, *counts]),
