@@ -221,6 +221,7 @@ def critical_batch_sizes(
         low, high = fit.interval()
         if not reached[0] <= fit.critical <= reached[-1] and fit.points > len(fit.log_errors):
             low, high = fits.critical_within(steps, reach or fit.reach)
+            low, high = min(low, fit.critical), max(high, fit.critical)  # its grid may miss a sharp minimum
         base = base or min(steps)
         zhang = [fits.zhang_critical(replace(fit, critical=value), base) for value in (fit.critical, low, high)]
         found[CRITICAL] = _within(reached, fit.critical, low, high)

@@ -56,6 +56,15 @@ def test_zhang_uses_a_fifth_more_data_than_linear_scaling_from_the_base():
     assert fit.critical / fits.zhang_critical(fit, 1) > 4  # definitions must never be mixed
 
 
+@pytest.mark.parametrize("missed", [(), (2,), (2, 16)])
+@pytest.mark.parametrize("critical", [0.03, 0.17, 0.4, 90.0, 300.0, 900.0])
+def test_a_value_lies_in_its_interval(critical, missed):
+    steps = curve(critical, least=1e6, sizes=SIZES[:8]) | dict.fromkeys(missed, math.inf)
+    for limit in critical_batch_sizes(steps).values():
+        assert not limit.value < limit.low
+        assert not limit.value > limit.high
+
+
 def test_sizes_that_missed_the_goal_are_left_out():
     steps = curve(64) | {8192: math.inf, 16384: math.nan}
     assert fits.hyperbola(steps) == fits.hyperbola(curve(64))
