@@ -25,6 +25,7 @@ def show_steps(
         notes: the warnings, the most serious first.
         in_full: show the notes themselves.
     """
+    printed = []
     for (workload, metric, threshold), part in steps.groupby(["workload", "goal_metric", "goal_threshold"], sort=False):
         optimizers = list(dict.fromkeys(part["optimizer"]))
         alone = f", {optimizers[0]}" if len(optimizers) == 1 else ""
@@ -33,7 +34,8 @@ def show_steps(
             if width(console, table) <= console.width:
                 break
         console.print(table)
-    if signs := _signs(steps):
+        printed.append(table)
+    if signs := _signs(printed):
         console.print(" ".join(signs), style="dim")
     console.print()
     for sentence in sentences:
@@ -46,12 +48,9 @@ def show_steps(
         )
 
 
-def _signs(steps: pd.DataFrame) -> list[str]:
+def _signs(tables: Sequence[Table]) -> list[str]:
     """What the signs in these tables mean."""
-    rows = steps.to_dict("records")
-    cells = [
-        cell for row in rows for cell in (_steps_or_why_not(row), _with_fresh_seeds(row) if "seeds" in row else "")
-    ]
+    cells = [str(cell) for table in tables for column in table.columns for cell in column.cells]
     meanings = {
         "(": "Brackets: 95 % intervals.",
         "≤": "≤ n: the goal was met at the first evaluation, at step n.",

@@ -206,6 +206,14 @@ def test_a_table_names_its_goal_and_explains_its_signs(capsys, optimizer, meanin
     assert [meaning for meaning in SIGNS if meaning in printed] == [*meanings]
 
 
+@pytest.mark.parametrize(("width", "meanings"), [(200, SIGNS[:1]), (40, ())])
+def test_signs_that_a_narrow_table_has_no_room_for_are_not_explained(capsys, width, meanings):
+    steps = pd.read_csv(PUBLISHED / "fc_mnist_128/tables/steps_to_result.csv")
+    show_steps(Console(width=width), steps, [], [])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert [meaning for meaning in SIGNS if meaning in printed] == [*meanings]
+
+
 @pytest.mark.parametrize(("width", "shown"), [(120, ["AdamW_fused"]), (30, ["AdamW_", "fused"])])
 def test_an_optimizer_has_one_name_in_tables_and_sentences(width, shown):
     steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
