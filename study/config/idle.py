@@ -37,6 +37,10 @@ def _widens(config: Any) -> bool:
     return bool(config.search.extend) or _refines(config)
 
 
+def _may_widen(config: Any) -> bool:
+    return _refines(config) or not config.search.extend or config.search.extend_limit > 0
+
+
 def _trains(config: Any) -> bool:
     return not is_command(str(config.workload.get("_target_")))
 
@@ -78,6 +82,11 @@ RULES = (
         "is for other samplers: the rounds of search=refine go beyond an edge by themselves, at most "
         "search.extend_limit times; give search.extend_limit=0 to keep them in the search space, or choose "
         "search=sobol",
+    ),
+    Rule(
+        ("search.extend",),
+        _may_widen,
+        "widens nothing with search.extend_limit=0; raise search.extend_limit, or leave search.extend out",
     ),
     Rule(
         tuple(f"search.{name}" for name in ROUNDS),

@@ -32,6 +32,10 @@ IDLE = [
         ["search.extend_factor=2 is for ", "add search.extend=true, or leave"],
     ),
     (["preset=quick", "+search.extend_limit=1"], ["search.extend_limit=1 is for ", "but got search=sobol without"]),
+    (
+        ["search=sobol", "search.extend=true", "search.extend_limit=0"],
+        ["search.extend=true widens nothing with search.extend_limit=0; raise search.extend_limit, or"],
+    ),
     (["search.until_cost=4"], ["search.until_cost=4 limits ", "but got no search.until; add search.until='width 1.5'"]),
     (
         ["stopping=goal", "race_factor=3"],
@@ -69,6 +73,8 @@ def test_a_key_that_would_do_nothing_is_refused(arguments, words):
 WORKING = [
     ["search.extend_factor=2", "search.extend_limit=1"],  # the rounds of search=refine go beyond edges, too
     ["search=sobol", "search.extend=true", "search.extend_limit=1"],
+    ["search=sobol", "search.extend=false"],
+    ["search.extend_limit=0"],  # of search=refine: its rounds stay in the search space
     ["search.until=width 1.5", "search.until_cost=4"],
     ["stopping=race,goal", "race_factor=3", "results=here/${stopping}"],
     ["track=[tensorboard]", "track.trials=true"],
