@@ -5,9 +5,7 @@ import pandas as pd
 
 from analysis.branched.table import rule_in_words
 from analysis.labels import metric_text, number, percent, with_interval, within
-from analysis.report.cells import Cell, bounded, open_ends, with_cells, with_goal
-
-NONE = pd.DataFrame()
+from analysis.report.table import Cell, bounded, open_ends, with_cells, with_goal
 
 
 def goals_shown(table: pd.DataFrame) -> pd.DataFrame:
@@ -20,8 +18,6 @@ def goals_shown(table: pd.DataFrame) -> pd.DataFrame:
     >>> [each.text for each in found[found["recorded"]]["95 % interval"]]  # of momentum and of SGD
     ['46.5 to 90.7', '25.2 to 43.4']
     """
-    if table.empty:
-        return table
     table = with_goal(table)
     table = table[table.groupby(["workload", "optimizer"])["goal"].transform("size") > 1]
     names = table[["workload", "optimizer"]].assign(**{"to reach": table["goal"], "recorded": table["recorded"]})
@@ -43,8 +39,6 @@ def tunability_shown(table: pd.DataFrame) -> pd.DataFrame:
     >>> found.columns[-2:].tolist()
     ['within 1.2 times of the best', 'minimum of the model (steps)']
     """
-    if table.empty:
-        return table
     table = with_goal(table)
     rows = table[["share", "share_low", "share_high"]].itertuples(index=False)
     cells = [Cell(with_interval(share, low, high, "{:.1%}".format), share) for share, low, high in rows]
@@ -66,8 +60,6 @@ def budget_shown(table: pd.DataFrame) -> pd.DataFrame:
     >>> found["validation cross entropy"][0].text, found["within 1% of the best"].tolist()
     ('2.04 (1.90 to 2.20)', [True, False])
     """
-    if table.empty:
-        return table
     curve = table.groupby(["workload", "optimizer"], sort=False)
     several = curve["batch_size"].transform("nunique") > 1
     table = table[several & (curve["examples"].transform("max") == table["examples"])]
@@ -99,8 +91,6 @@ def split_shown(split: pd.DataFrame) -> pd.DataFrame:
     >>> found["noise of the median"][0].text, found["shortfall of tuning, 95 %"][0].text
     ('±12%', '+8% (at most +28%)')
     """
-    if split.empty:
-        return split
     split = with_goal(split)
     ends = ["no upper end" if np.isinf(high) else f"at most +{np.expm1(high):.0%}" for high in split["shortfall_high"]]
     shortfall = [
@@ -135,8 +125,6 @@ def branched_shown(table: pd.DataFrame) -> pd.DataFrame:
     >>> found["critical batch size"][0].text, found["95 % interval"][0].text, found["learning rate"][0]
     ('32', '16 to 64', 'linear')
     """
-    if table.empty:
-        return table
     names = table[["workload", "optimizer", "batch_size", "examples_seen"]].rename(
         columns={"batch_size": "branched from"}
     )
@@ -167,8 +155,6 @@ def proxies_shown(table: pd.DataFrame) -> pd.DataFrame:
     >>> found["batch size"].text, found["times the measured"].text, found["its interval"].text
     ('30', '0.750 (0.480 to 1.20)', '32 to 50')
     """
-    if table.empty:
-        return table
     table = with_goal(table)
     ratios = [
         None if pd.isna(ratio) else Cell(f"{ratio:.3g}" if pd.isna(low) else _ratio(ratio, low, high), ratio)

@@ -1,7 +1,7 @@
-"""Turns frames into tables of the page: readable numbers and goals, bounds beside their values, keys for sorting."""
+"""The kinds of tables of the page, and how each shows the numbers of its CSV file."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +13,10 @@ from analysis.estimates.limits import IN_TOKENS
 from analysis.estimates.pairs import NUMBERS, SEARCHES
 from analysis.estimates.tuned import COLUMNS as ESTIMATES
 from analysis.intervals import left_censored
-from analysis.labels import BOUNDS, column_text, duration, listed, number, value_text, with_interval, within
-from analysis.load import STUDY
+from analysis.labels import BOUNDS, listed, number, with_interval, within
+from analysis.load import GOAL, STUDY, TASK
 from analysis.one_step import table as one_step
-from analysis.report.cells import DASH, Cell, bounded, open_ends, with_cells, with_goal
 from analysis.report.estimate_tables import (
-    NONE,
     branched_shown,
     budget_shown,
     goals_shown,
@@ -26,31 +24,15 @@ from analysis.report.estimate_tables import (
     split_shown,
     tunability_shown,
 )
+from analysis.report.table import Cell, Table, bounded, open_ends, shown, with_cells, with_goal
 from analysis.sizes import table as size_laws
 from analysis.tables.scaling import CRITICAL, PERFECT, SHOULDER, USEFUL, ZHANG
 from analysis.tables.transfer import briefly
-from analysis.units import TOKENS
 
 UNBROKEN = str.maketrans({" ": "\N{NO-BREAK SPACE}", "-": "\N{NON-BREAKING HYPHEN}"})
 USUAL = {"repeat": 0, "budget_multiple": 1.0, "stage": 0}
-NEAR_ONE = re.compile("momentum|beta|decay")
-"""In names of hyperparameters that act through 1 - value."""
+BASE = ["workload", "optimizer", *GOAL, "base_batch_size"]
 STATUSES = ["complete", "infeasible", "incomplete"]
-SAID_ONCE: tuple[str, ...] = ("workload", "optimizer", "goal", "stopping", "base_batch_size", "device", "read from")
-SAID_ONCE += ("tuned for", TOKENS, "intervals")
-"""Columns that go into the caption if all rows hold the same value."""
-HEADERS = {
-    "steps_to_result": "steps to goal",
-    "examples_to_result": "examples to goal",
-    "tokens_to_result": "tokens to goal",
-    "train_steps": "step budget",
-    "seconds_training": "training time",
-    "seconds_evaluation": "evaluation time",
-    "seconds_per_step": "time per step",
-    "evaluation_share": "time spent evaluating",
-    "log_error": "standard error of its log",
-    "information": "AICc",
-}
 DEFINITIONS = {
     CRITICAL: "critical batch size, McCandlish et al. 2018 (hyperbola)",
     SHOULDER: "critical batch size, sharp shoulder",
@@ -59,136 +41,8 @@ DEFINITIONS = {
     USEFUL: "maximum useful batch size",
 }
 """The names of limits of scaling in tables, the best known first."""
-
-
 TUNED, OPTIMUM = ("tuned_steps", "tuned_low", "tuned_high"), ("optimum_low", "optimum_high")
 SHOWN = {True: "differ", False: "tied"}
-SOURCES = {
-    "Steps to result": "steps_to_result",
-    "Limits of scaling": "scaling",
-    "Critical batch size against the goal": "critical_by_goal",
-    "Critical batch size by branches": "branched",
-    "Proxies of the critical batch size": "proxies",
-    "Error at a fixed number of examples or tokens": "at_budget",
-    "Noise of seeds and shortfall of tuning": "split",
-    "Fits of steps to result": "fits",
-    "Optimizers compared": "compare",
-    "Workloads compared": "compare_workloads",
-    "Batch-size schedules": "batch_schedules",
-    "Schedules verified": "verified",
-    "Trials by status": "steps_to_result",
-    "Search spaces": "searches",
-    "All searches": "searches",
-    "Tunability": "tunability",
-    "Searches repeated with other seeds": "repeats",
-    "Tuned configurations with fresh seeds": "reruns",
-    "Rules against tuning": "rules",
-    "Certificates": "certificates",
-    "Best learning rate of one step": "one_step",
-    "Critical batch size across sizes": "size_laws",
-    "Cost": "cost",
-    "Claims": "claims",
-}
-"""Title of a table of the page -> the name of the table that it shows, which is a CSV file in full."""
-ESTIMATED = {
-    "Critical batch size against the goal": goals_shown,
-    "Critical batch size by branches": branched_shown,
-    "Proxies of the critical batch size": proxies_shown,
-    "Error at a fixed number of examples or tokens": budget_shown,
-    "Noise of seeds and shortfall of tuning": split_shown,
-}
-"""Title of a table of estimates -> its text."""
-BESIDE = {
-    "Critical batch size across sizes": size_laws.overview,
-    "Best learning rate of one step": one_step.overview,
-    "Certificates": certificates.overview,
-}
-"""Title of a table of what other verbs measured -> its text."""
-
-
-class Column(NamedTuple):
-    """The heading of a column, and whether it holds numbers."""
-
-    name: str
-    numeric: bool
-
-
-class Table(NamedTuple):
-    """A table of the page.
-
-    Attributes:
-        facts: values that all rows share, shown in the caption.
-        name: of its LaTeX file; empty for a table that has no file.
-        source: the name of its CSV file.
-    """
-
-    title: str
-    facts: list[str]
-    columns: list[Column]
-    rows: list[tuple[Cell, ...]]
-    name: str = ""
-    source: str = ""
-
-    @property
-    def number(self) -> str:
-        """Its number in the title; empty without one."""
-        return self.title.partition(".")[0].removeprefix("Table ") if self.title.startswith("Table ") else ""
-
-
-def sections(tables: Mapping[str, pd.DataFrame]) -> list[Table]:
-    """The tables of the page, one for each workload and goal; columns without any value are left out.
-
-    >>> from analysis.report.build import Asked, tables
-    >>> studies = [study]
-    >>> [table.title for table in sections(tables(studies, studies, Asked()))][:3]
-    ['Table 1. Steps to result.', 'Table 2. Limits of scaling.', 'Table 3. Trials by status.']
-    """
-    if not tables:
-        return []
-    found: list[Table] = []
-    for title, parts in (_found(tables) | _searched(tables)).items():
-        stem = re.sub(r"[^a-z]+", "_", title.lower())
-        for place, part in enumerate(parts, 1):
-            made = shown(part.dropna(axis=1, how="all"), f"Table {len(found) + 1}. {title}.")
-            found.append(made._replace(name=stem if place == 1 else f"{stem}-{place}", source=SOURCES[title]))
-    return found
-
-
-def _found(tables: Mapping[str, pd.DataFrame]) -> dict[str, list[pd.DataFrame]]:
-    """Title -> frames of each table on the goal."""
-    steps, scaling = with_goal(tables["steps_to_result"]), with_goal(tables["scaling"])
-    fits = with_goal(tables["fits"]).rename(columns={"read_from": "read from"})
-    workloads = _parts(with_goal(tables["compare_workloads"]), "optimizer")
-    return {
-        "Steps to result": [_steps_shown(part) for part in _parts(steps.drop(columns=_counts(steps)))],
-        "Limits of scaling": [_scaling_shown(scaling)] if len(scaling) else [],
-        **{title: _parts(show(tables.get(SOURCES[title], NONE))) for title, show in ESTIMATED.items()},
-        "Fits of steps to result": _parts(fits),
-        "Optimizers compared": [_pairs_shown(part) for part in _parts(with_goal(tables["compare"]))],
-        "Workloads compared": [_pairs_shown(part) for part in workloads],
-        "Batch-size schedules": _parts(with_goal(tables.get("batch_schedules", NONE))),
-        "Schedules verified": _parts(with_goal(tables.get("verified", NONE))),
-    }
-
-
-def _searched(tables: Mapping[str, pd.DataFrame]) -> dict[str, list[pd.DataFrame]]:
-    """Title -> frames of each table on the search."""
-    steps, searches = with_goal(tables["steps_to_result"]), tables["searches"]
-    names = [name for name in ("workload", "optimizer", "goal", "batch_size") if name in steps]
-    every = [part for part in _parts(with_goal(searches)) if part.duplicated(STUDY).any()]
-    beside = {title: tables.get(SOURCES[title], NONE) for title in BESIDE}
-    return {
-        "Trials by status": _parts(steps[[*names, *_counts(steps)]]),
-        "Search spaces": [_boxes_shown(part) for part in _parts(searches)],
-        "All searches": [_steps_shown(part) for part in every],
-        "Tunability": _parts(tunability_shown(tables.get("tunability", NONE))),
-        "Searches repeated with other seeds": _parts(with_goal(tables["repeats"])),
-        "Tuned configurations with fresh seeds": _parts(with_goal(tables["reruns"])),
-        "Rules against tuning": _rules_shown(with_goal(tables["rules"])),
-        **{title: [BESIDE[title](rows)] for title, rows in beside.items() if rows.size},
-        "Cost": _parts(tables["cost"]),
-        "Claims": [tables["claims"]] if "claims" in tables else [],
-    }
 
 
 def _counts(steps: pd.DataFrame) -> list[str]:
@@ -233,13 +87,8 @@ def _pairs_shown(pairs: pd.DataFrame) -> pd.DataFrame:
     return pairs[kept].assign(**{"batch sizes": sizes, "steps of b / a": ratios, "shown": shown}, **level)
 
 
-def _rules_shown(rules: pd.DataFrame) -> list[pd.DataFrame]:
-    """A table for each curve and base: values with intervals, and the count of seeds that missed the goal."""
-    names = ["workload", "optimizer", "goal", "base_batch_size"]
-    return [_base_shown(part, names) for _, part in rules.groupby(names, sort=False)] if len(rules) else []
-
-
-def _base_shown(rules: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+def _rules_shown(rules: pd.DataFrame) -> pd.DataFrame:
+    """A row for each rule: values with intervals, and the count of seeds that missed the goal."""
     counts = rules[["missed", "seeds", "missed_low", "missed_high"]].itertuples(index=False)
     missed = [Cell(f"{m} of {n} ({a:.0%} to {b:.0%})", m / n) for m, n, a, b in counts]
     columns = {
@@ -253,7 +102,7 @@ def _base_shown(rules: pd.DataFrame, names: list[str]) -> pd.DataFrame:
         "tuned_steps": rules["tuned_steps"],
         "S(B)": rules["steps_to_result"],
     }
-    return with_cells(rules[names], columns)
+    return with_cells(rules[BASE], columns)
 
 
 def _times(value: float) -> str:
@@ -274,9 +123,18 @@ def _usual_dropped(table: pd.DataFrame) -> pd.DataFrame:
     return table.drop(columns=[name for name, usual in USUAL.items() if name in table and (table[name] == usual).all()])
 
 
-def _parts(table: pd.DataFrame, by: str = "workload") -> list[pd.DataFrame]:
-    names = [name for name in (by, "goal") if name in table]
-    return [part for _, part in table.groupby(names, sort=False)] if len(table) else []
+def _answers_shown(steps: pd.DataFrame) -> pd.DataFrame:
+    return _steps_shown(steps.drop(columns=_counts(steps)))
+
+
+def _statuses_shown(steps: pd.DataFrame) -> pd.DataFrame:
+    """How many trials of each study ended in each way."""
+    return steps[[*(name for name in (*STUDY, *GOAL) if name in steps), *_counts(steps)]]
+
+
+def _all_shown(searches: pd.DataFrame) -> pd.DataFrame:
+    """Every search; none if each study has only the one that gives its answer."""
+    return _steps_shown(searches) if searches.duplicated(STUDY).any() else searches.iloc[:0]
 
 
 def _steps_shown(steps: pd.DataFrame) -> pd.DataFrame:
@@ -334,6 +192,7 @@ def _between(value: float, low: float, high: float, censored: bool) -> Cell | No
 
 def _scaling_shown(scaling: pd.DataFrame) -> pd.DataFrame:
     """Limits with bounds and intervals, under readable names; what S(B) and S_n alone give comes last."""
+    scaling = with_goal(scaling)
     ranks = scaling["definition"].map({name: rank for rank, name in enumerate(DEFINITIONS)})
     scaling = scaling.assign(rank=ranks).sort_values(["workload", "optimizer", "goal", "rank"], ignore_index=True)
     shown = scaling.drop(columns=["value", "bound", "low", "high", "rank", *LIMIT_COLUMNS, IN_TOKENS], errors="ignore")
@@ -349,43 +208,84 @@ def _scaling_shown(scaling: pd.DataFrame) -> pd.DataFrame:
     return with_cells(shown, {name: cells for name, cells in columns.items() if pd.Series(cells).notna().any()})
 
 
-def shown(table: pd.DataFrame, title: str) -> Table:
-    """A frame as the page shows it; a name that is the same in all rows goes into the caption.
+def _fits_shown(fits: pd.DataFrame) -> pd.DataFrame:
+    return fits.rename(columns={"read_from": "read from"})
 
-    >>> found = shown(pd.DataFrame({"optimizer": ["sgd", "sgd"], "steps_to_result": [1725, 24]}), "Table 1.")
-    >>> found.facts, found.columns[0].name, [cell.text for (cell,) in found.rows]
-    (['optimizer sgd'], 'steps to goal', ['1,725', '24'])
+
+class Kind(NamedTuple):
+    """A kind of table of the page.
+
+    Attributes:
+        source: the name of the table that it shows, which is a CSV file in full.
+        shown: makes rows readable; it may leave out all of them.
+        apart: columns; each combination of their values has a table of its own.
     """
-    same = [name for name in SAID_ONCE if name in table and table[name].nunique(dropna=False) == 1]
-    facts = [f"{header(name)} {value}" for name in same if (value := table[name].iloc[0]) != ""]
-    columns = {name: [_cell(value, str(name)) for value in table[name]] for name in table.columns.drop(same)}
-    headings = [Column(header(name), any(cell.key is not None for cell in cells)) for name, cells in columns.items()]
-    return Table(title, facts, headings, list(zip(*columns.values(), strict=True)))
+
+    title: str
+    source: str
+    shown: Callable[[pd.DataFrame], pd.DataFrame] = lambda rows: rows
+    apart: Sequence[str] = tuple(TASK)
+
+    @property
+    def stem(self) -> str:
+        """The name of the LaTeX file of its first table."""
+        return re.sub(r"[^a-z]+", "_", self.title.lower())
+
+    def frames(self, tables: Mapping[str, pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        """The content of each of its tables, without columns that have no value.
+
+        >>> cost = pd.DataFrame({"workload": ["digits", "mnist"], "trials": [20, 50], "device": None})
+        >>> [frame.columns.tolist() for frame in Kind("Cost", "cost").frames({"cost": cost})]
+        [['workload', 'trials'], ['workload', 'trials']]
+        """
+        rows = tables.get(self.source, pd.DataFrame())
+        apart = [name for name in self.apart if name in rows]
+        for part in (part for _, part in rows.groupby(apart, sort=False)) if apart else [rows]:
+            if len(part) and len(made := self.shown(part)):
+                yield with_goal(made).dropna(axis=1, how="all")
 
 
-def header(name: Any) -> str:
-    """The heading of a column.
+KINDS = (
+    Kind("Steps to result", "steps_to_result", _answers_shown),
+    Kind("Limits of scaling", "scaling", _scaling_shown, apart=()),
+    Kind("Critical batch size against the goal", "critical_by_goal", goals_shown, apart=["workload"]),
+    Kind("Critical batch size by branches", "branched", branched_shown, apart=["workload"]),
+    Kind("Proxies of the critical batch size", "proxies", proxies_shown),
+    Kind("Error at a fixed number of examples or tokens", "at_budget", budget_shown, apart=["workload"]),
+    Kind("Noise of seeds and shortfall of tuning", "split", split_shown),
+    Kind("Fits of steps to result", "fits", _fits_shown),
+    Kind("Optimizers compared", "compare", _pairs_shown),
+    Kind("Workloads compared", "compare_workloads", _pairs_shown, apart=["optimizer", *GOAL]),
+    Kind("Batch-size schedules", "batch_schedules"),
+    Kind("Schedules verified", "verified"),
+    Kind("Trials by status", "steps_to_result", _statuses_shown),
+    Kind("Search spaces", "searches", _boxes_shown, apart=["workload"]),
+    Kind("All searches", "searches", _all_shown),
+    Kind("Tunability", "tunability", tunability_shown),
+    Kind("Searches repeated with other seeds", "repeats"),
+    Kind("Tuned configurations with fresh seeds", "reruns"),
+    Kind("Rules against tuning", "rules", _rules_shown, apart=BASE),
+    Kind("Critical batch size across sizes", "size_laws", size_laws.overview, apart=()),
+    Kind("Best learning rate of one step", "one_step", one_step.overview, apart=()),
+    Kind("Certificates", "certificates", certificates.overview, apart=()),
+    Kind("Cost", "cost"),
+    Kind("Claims", "claims", apart=()),
+)
+"""The kinds of tables, in the order of the page."""
 
-    >>> header("steps_to_result"), header("batch_size")
-    ('steps to goal', 'batch size')
+
+def sections(tables: Mapping[str, pd.DataFrame]) -> list[Table]:
+    """The tables of the page, of each kind one for each workload and goal; columns without any value are left out.
+
+    >>> from analysis.report.build import Asked, tables
+    >>> studies = [study]
+    >>> [table.title for table in sections(tables(studies, studies, Asked()))][:3]
+    ['Table 1. Steps to result.', 'Table 2. Limits of scaling.', 'Table 3. Trials by status.']
     """
-    return HEADERS.get(str(name), column_text(str(name)))
-
-
-def _cell(value: Any, column: str) -> Cell:
-    """A value as people read it: 1,725; 0.0213; 2 h 05 min; a dash if it is missing."""
-    if isinstance(value, Cell):
-        return value
-    if pd.isna(value) or value == "":
-        return Cell(DASH)
-    if isinstance(value, bool | np.bool_):
-        return Cell("yes" if value else "no")
-    if isinstance(value, str):
-        return Cell(value)
-    if value == np.inf:  # steps to a goal, or an open end of an interval
-        return Cell("∞" if column == "log_error" else "not reached", value)
-    if column.startswith("seconds_"):
-        return Cell(duration(float(value)), float(value))
-    if column.endswith("_share"):
-        return Cell(f"{value:.1%}", float(value))
-    return Cell(value_text(value) if NEAR_ONE.search(column) else number(value), float(value))
+    found: list[Table] = []
+    for kind in KINDS:
+        for place, frame in enumerate(kind.frames(tables), 1):
+            made = shown(frame, f"Table {len(found) + 1}. {kind.title}.")
+            name = kind.stem if place == 1 else f"{kind.stem}-{place}"
+            found.append(made._replace(name=name, source=kind.source))
+    return found

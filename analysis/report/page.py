@@ -22,9 +22,10 @@ from analysis.figures.atomic import write_atomically
 from analysis.labels import duration
 from analysis.report.answer import Answer
 from analysis.report.answer.headed import Findings, headed, short
-from analysis.report.html_tables import DASH, SOURCES, Table, header, sections, shown
+from analysis.report.html_tables import KINDS, sections
 from analysis.report.methods import defined, pieces, rendered
 from analysis.report.other_goals import BEGIN, END, Link
+from analysis.report.table import DASH, Table, header, shown
 from analysis.report.take.citation import Citation
 from analysis.report.take.latex import MOST_ROWS, latex
 from analysis.report.unfinished import marked
@@ -166,9 +167,9 @@ def write_latex(folder: Path, tables: Sequence[Table]) -> list[Path]:
         caption = " ".join([table.title.partition(". ")[2], *([f"{'; '.join(table.facts)}."] if table.facts else [])])
         text = latex(caption, table.columns, [[cell.text for cell in row] for row in table.rows])
         written.append(write_atomically(folder / "tables" / f"{table.name}.tex", text.encode()))
-    kinds = {re.sub(r"[^a-z]+", "_", title.lower()) for title in SOURCES}
+    stems = {kind.stem for kind in KINDS}
     for path in {*(folder / "tables").glob("*.tex")} - {*written}:
-        if path.stem.partition("-")[0] in kinds:
+        if path.stem.partition("-")[0] in stems:
             path.unlink()
     return written
 

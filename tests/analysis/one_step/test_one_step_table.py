@@ -9,8 +9,8 @@ from helpers.made_tables import METRIC, panels_of
 
 from analysis.load import LoadError, load
 from analysis.one_step import table
-from analysis.report import html_tables
 from analysis.report.build import read
+from analysis.report.table import header
 from study.terminal.show import columns
 
 SIZES = (4, 16, 64, 256)
@@ -104,7 +104,7 @@ def test_headings_keep_the_symbols_of_the_text():
     names = list(table.overview(both))
     wanted = ["eps_max", "B_n, log space", "B_n, linear space"]
     assert [column.header for column in columns(*names).columns][5:8] == wanted
-    assert [html_tables.header(name) for name in names][5:8] == wanted
+    assert [header(name) for name in names][5:8] == wanted
 
 
 def test_a_curve_that_does_not_bend_is_named():

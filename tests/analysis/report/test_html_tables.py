@@ -6,12 +6,13 @@ import pytest
 
 from analysis.report import html_tables, page
 from analysis.report.estimate_tables import budget_shown
+from analysis.report.table import shown
 
 
 def test_a_table_of_several_pairs_says_what_its_intervals_hold_together():
     one = {"kind": "two searches", "smallest_batch_size": 8, "largest_batch_size": 8, "ratio": 2.0, "low": 1.5}
     pairs = pd.DataFrame([{**one, "high": 3.0, "shown": True, "a": a, "b": b} for a, b in ("xy", "xz", "yz")])
-    facts = [html_tables.shown(html_tables._pairs_shown(each), "Table 1.").facts for each in (pairs, pairs[:1])]
+    facts = [shown(html_tables._pairs_shown(each), "Table 1.").facts for each in (pairs, pairs[:1])]
     assert facts == [["intervals 95% for all 3 pairs together"], []]
 
 
@@ -41,7 +42,7 @@ def test_ratios_have_three_digits_and_their_open_ends_are_words(ratio, low, high
      ("learning_rate", "0.999")],
 )  # fmt: skip
 def test_only_momenta_have_the_digits_of_one_minus_their_value(column, text):
-    table = html_tables.shown(pd.DataFrame({column: [0.99873, 0.5]}), "Table 1.")
+    table = shown(pd.DataFrame({column: [0.99873, 0.5]}), "Table 1.")
     assert table.rows[0][0].text == text
 
 

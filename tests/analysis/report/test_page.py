@@ -17,7 +17,8 @@ from analysis import figures
 from analysis.counting import Goal
 from analysis.figures import FIGURES, charts, formats
 from analysis.load import load_study
-from analysis.report import build, html_tables, methods
+from analysis.report import build, methods
+from analysis.report import table as page_table
 from analysis.report.answer import Answer
 from analysis.report.answer.next_step import NextStep
 from analysis.report.answer.rows import Row
@@ -281,7 +282,7 @@ SAID = {
 @pytest.mark.parametrize("kind", SAID)
 def test_a_caption_says_what_holds_for_all_rows_and_is_known(kind):
     name, values, facts, cells = SAID[kind]
-    found = html_tables.shown(pd.DataFrame({name: values, "steps": [1, 2]}), "Cost.")
+    found = page_table.shown(pd.DataFrame({name: values, "steps": [1, 2]}), "Cost.")
     assert found.facts == facts
     at = [column.name for column in found.columns]
     assert (None if name not in at else [row[at.index(name)].text for row in found.rows]) == cells

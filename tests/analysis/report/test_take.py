@@ -15,8 +15,8 @@ from analysis import figures
 from analysis.figures import Files, canvas, formats, save
 from analysis.load import folders, load_study
 from analysis.report import build
-from analysis.report.html_tables import shown
 from analysis.report.page import write_latex
+from analysis.report.table import shown
 from analysis.report.take.citation import VERIFY, citation, content_hash
 from analysis.report.take.latex import MOST_ROWS, escaped, latex
 from analysis.tables import fits
