@@ -5,13 +5,11 @@ The text is in `templates/`; this file fills in the numbers.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from analysis.claims.evidence import Evidence
 from analysis.claims.registry import Judged
@@ -34,6 +32,7 @@ from analysis.load import TASK, rows_with
 from analysis.report.answer.finding import finding
 from analysis.report.answer.rows import rows
 from analysis.report.html_tables import DEFINITIONS
+from analysis.report.templates import environment
 
 MARK = "<!-- Written by docs/gallery.py; do not edit. -->"
 FIGURES = {
@@ -81,23 +80,18 @@ def pages(
     }
 
 
-def _rendered(name: str, **values: Any) -> str:
-    """A template with these values; empty lines are single, and there is one end of line at the end."""
-    text = _environment().get_template(f"{name}.md.jinja").render(mark=MARK, **values)
-    return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
-
-
-@cache
-def _environment() -> Environment:
-    templates = FileSystemLoader(Path(__file__).with_name("templates"))
-    environment = Environment(loader=templates, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.globals["table"] = _table
-    return environment
-
-
 def _table(columns: Sequence[str], cells: Iterable[Sequence[object]]) -> str:
     escaped = ([str(cell).replace("|", r"\|") for cell in row] for row in cells)
     return "\n".join(f"| {' | '.join(line)} |" for line in [columns, ["---"] * len(columns), *escaped])
+
+
+TEMPLATES = environment(Path(__file__).with_name("templates"), autoescape=False, table=_table)
+
+
+def _rendered(name: str, **values: Any) -> str:
+    """A template with these values; empty lines are single, and there is one end of line at the end."""
+    text = TEMPLATES.get_template(f"{name}.md.jinja").render(mark=MARK, **values)
+    return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
 
 
 def _entry(study: Study) -> list[object]:

@@ -7,13 +7,11 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.estimates.tuned import COLUMNS as ESTIMATES
@@ -28,8 +26,10 @@ from analysis.report.other_goals import BEGIN, END, Link
 from analysis.report.table import DASH, Table, header, shown
 from analysis.report.take.citation import Citation
 from analysis.report.take.latex import MOST_ROWS, latex
+from analysis.report.templates import environment
 from analysis.report.unfinished import marked
 
+TEMPLATES = environment(Path(__file__).with_name("templates"), pieces=pieces)
 KEYS = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold", "definition"]
 KEYS += ["repeat", "budget_multiple", "stage", "base_batch_size", "rule", "run"]
 # Colours of the figures, by the names under which report.css gives each a light and a dark value.
@@ -184,21 +184,17 @@ def page(data: ReportData, drawn: Drawn = (), tables: Sequence[Table] | None = N
     >>> "Scaling ends at 64 &lt; 128." in page(data)
     True
     """
-    text = (
-        _environment()
-        .get_template("page.html.jinja")
-        .render(
-            data=data,
-            drawn=_figures(drawn, data),
-            said=headed(data.sentences, data.answers),
-            shown_notes=[short(warning, data.answers) for warning in data.warnings],
-            tables=sections(data.tables) if tables is None else tables,
-            provenance=_provenance(data.studies),
-            most_rows=MOST_ROWS,
-            methods=Markup(rendered()),  # not escaped: this project wrote the text
-            begin=Markup(BEGIN),
-            end=Markup(END),
-        )
+    text = TEMPLATES.get_template("page.html.jinja").render(
+        data=data,
+        drawn=_figures(drawn, data),
+        said=headed(data.sentences, data.answers),
+        shown_notes=[short(warning, data.answers) for warning in data.warnings],
+        tables=sections(data.tables) if tables is None else tables,
+        provenance=_provenance(data.studies),
+        most_rows=MOST_ROWS,
+        methods=Markup(rendered()),  # not escaped: this project wrote the text
+        begin=Markup(BEGIN),
+        end=Markup(END),
     )
     return _only_own_scripts(text)
 
@@ -217,7 +213,7 @@ def link_section(links: Sequence[Link]) -> str:
     >>> link_section([Link("goals/x/report.html", "loss < 1")])
     '<p class="links">Reports at other goals: <a href="goals/x/report.html">loss &lt; 1</a>.</p>\\n'
     """
-    template = _environment().get_template("goals.html.jinja")
+    template = TEMPLATES.get_template("goals.html.jinja")
     return str(template.module.goal_links(links))  # type: ignore[attr-defined]
 
 
@@ -231,17 +227,8 @@ def notebook(said: Findings, answers: Sequence[Answer], steps: pd.DataFrame, war
     '<p>2 &lt; 3</p>'
     """
     table = Markup(steps.to_html(index=False, border=0))  # pandas escapes the cells
-    template = _environment().get_template("notebook.html.jinja")
+    template = TEMPLATES.get_template("notebook.html.jinja")
     return template.render(said=said, answers=answers, steps=table, warnings=warnings, report=report)
-
-
-@cache
-def _environment() -> Environment:
-    templates = FileSystemLoader(Path(__file__).with_name("templates"))
-    environment = Environment(loader=templates, autoescape=True, undefined=StrictUndefined)
-    environment.trim_blocks = environment.lstrip_blocks = True
-    environment.globals["pieces"] = pieces
-    return environment
 
 
 class Figure(NamedTuple):

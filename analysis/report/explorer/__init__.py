@@ -10,12 +10,13 @@ from functools import cache
 from pathlib import Path
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.report.explorer.data import payload
+from analysis.report.templates import environment
 
 HERE = Path(__file__).parent
+TEMPLATES = environment(HERE / "templates")
 TEXTS = {
     "styles": ["vendored/uplot/uPlot.min.css", "templates/explorer.css"],
     "library": ["vendored/uplot/uPlot.iife.min.js"],
@@ -36,8 +37,8 @@ def block(tables: Mapping[str, pd.DataFrame]) -> Markup:
     data = payload(tables)
     if not data["panels"]:
         return Markup("")
-    template = _environment().get_template("explorer.html.jinja")
     texts = {name: Markup("\n".join(map(_text, files))) for name, files in TEXTS.items()}
+    template = TEMPLATES.get_template("explorer.html.jinja")
     return Markup(template.render(data=embedded(data), counts=data["counts"], **texts))
 
 
@@ -54,11 +55,3 @@ def embedded(data: object) -> Markup:
 @cache
 def _text(file: str) -> str:
     return (HERE / file).read_text(encoding="utf-8").strip()
-
-
-@cache
-def _environment() -> Environment:
-    templates = FileSystemLoader(HERE / "templates")
-    environment = Environment(loader=templates, autoescape=True, undefined=StrictUndefined)
-    environment.trim_blocks = environment.lstrip_blocks = True
-    return environment
