@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from analysis.figures import canvas
-from analysis.figures.canvas import LINE, MARKERS, heading, log_axes, powers_of_two, round_decimals
+from analysis.figures.canvas import LINE, MARKERS, heading, log_axes, round_decimals
 from analysis.labels import metric_text, percent, short_count
 
+BATCH_SIZE = "batch size (examples)"
 LEAST_ERROR = 1e-3
 """The position of errors of 0 if all errors are 0."""
 
@@ -25,16 +27,9 @@ def against_budget(ax: Axes, table: pd.DataFrame) -> None:
     >>> ax.get_ylabel(), [line.get_label() for line in ax.lines][:2]
     ('best validation cross entropy', ['batch size 1', 'batch size 4'])
     """
-    sizes = canvas.evenly(sorted(table["batch_size"].unique()))
-    shown, zeros = above_zero(table[table["batch_size"].isin(sizes)])
-    label = f"best {metric_text(table['goal_metric'].iloc[0])}"
-    log_axes(ax, shown["step"], shown["error"], "training steps", label, powers_of_two, round_decimals)
-    heading(ax, str(table["workload"].iloc[0]), f"{table['optimizer'].iloc[0]}{zeros}")
-    lines = []
-    for size, colour in zip(sizes, canvas.ramp(len(sizes)), strict=True):
-        rows = shown[shown["batch_size"] == size].sort_values("step")
-        look: Any = {"drawstyle": "steps-post", "color": colour, "label": f"batch size {size:,}", "linewidth": 1.6}
-        lines += ax.plot(rows["step"], rows["error"], **look)
+    shown = _of_several_sizes(table)
+    shown = _with_axes(ax, shown, shown["step"], "training steps")
+    lines = _by_size(ax, shown, "step", drawstyle="steps-post", linewidth=1.6)
     linear_if_negative(ax, shown)
     canvas.legend(ax, lines, {})
 
@@ -49,14 +44,9 @@ def against_batch_size(ax: Axes, table: pd.DataFrame) -> None:
     '10,000 examples (8.4 epochs)'
     """
     unit = table["unit"].iloc[0]
-    table, zeros = above_zero(table)
-    label = f"best {metric_text(table['goal_metric'].iloc[0])}"
-    log_axes(ax, table["batch_size"], table["error"], "batch size (examples)", label, yticks=round_decimals)
-    budgets = sorted(table["budget"].unique())
-    note = f"{table['optimizer'].iloc[0]}; the same {unit} at every batch size{zeros}"
-    heading(ax, str(table["workload"].iloc[0]), note)
+    table = _with_axes(ax, table, table["batch_size"], BATCH_SIZE, f"the same {unit} at every batch size")
     canvas.tokens_axis(ax, table)
-    lines = []
+    budgets, lines = sorted(table["budget"].unique()), []
     for budget, colour, marker in zip(budgets, canvas.ramp(len(budgets)), MARKERS, strict=False):
         rows = table[table["budget"] == budget].sort_values("batch_size")
         epochs = budget / rows["train_examples"].iloc[0]
@@ -78,14 +68,10 @@ def at_budget(ax: Axes, table: pd.DataFrame) -> None:
     >>> [line.get_label() for line in ax.lines][:1]
     ['1,000 examples']
     """
-    table, zeros = above_zero(table)
-    label = f"best {metric_text(table['goal_metric'].iloc[0])}"
-    log_axes(ax, table["batch_size"], table["error"], "batch size (examples)", label, yticks=round_decimals)
     near = f"filled: within {percent(table['tolerance'].iloc[0])} of the best"
-    heading(ax, str(table["workload"].iloc[0]), f"{table['optimizer'].iloc[0]}; {near}{zeros}")
+    table = _with_axes(ax, table, table["batch_size"], BATCH_SIZE, near)
     canvas.tokens_axis(ax, table)
-    budgets = sorted(table["examples"].unique())
-    lines, bars = [], 0
+    budgets, lines, notes = sorted(table["examples"].unique()), [], {}
     for budget, colour, marker in zip(budgets, canvas.ramp(len(budgets)), MARKERS, strict=False):
         rows = table[table["examples"] == budget].sort_values("batch_size")
         count = rows["tokens"].iloc[0] if "tokens" in rows else np.nan
@@ -97,9 +83,9 @@ def at_budget(ax: Axes, table: pd.DataFrame) -> None:
         known = rows.dropna(subset=["low", "high"]) if budget == budgets[-1] else rows.iloc[:0]
         for row in known.itertuples():
             ax.plot([row.batch_size] * 2, [row.low, row.high], color=colour, **canvas.BAR)
-            bars += 1
+            notes["95 % interval"] = canvas.BAR
     linear_if_negative(ax, table)
-    canvas.legend(ax, lines, {"95 % interval": canvas.BAR} if bars else {})
+    canvas.legend(ax, lines, notes)
 
 
 def label_smoothing(ax: Axes, table: pd.DataFrame) -> None:
@@ -111,19 +97,34 @@ def label_smoothing(ax: Axes, table: pd.DataFrame) -> None:
     >>> ax.get_xlabel(), ax.lines[0].get_label()
     ('label smoothing', 'batch size 64')
     """
-    sizes = canvas.evenly(sorted(table["batch_size"].unique()))
-    shown, zeros = above_zero(table[table["batch_size"].isin(sizes) & np.isfinite(table["error"])])
-    label = f"best {metric_text(table['goal_metric'].iloc[0])}"
-    log_axes(ax, shown["label_smoothing"] + 1, shown["error"], "label smoothing", label, yticks=round_decimals)
-    heading(ax, str(table["workload"].iloc[0]), f"{table['optimizer'].iloc[0]}{zeros}")
-    lines = []
-    for size, colour in zip(sizes, canvas.ramp(len(sizes)), strict=True):
-        rows = shown[shown["batch_size"] == size].sort_values("label_smoothing")
-        label = f"batch size {size:,}"
-        lines += ax.plot(rows["label_smoothing"], rows["error"], "o-", color=colour, label=label, **LINE)
+    shown = _of_several_sizes(table)
+    shown = _with_axes(ax, shown, shown["label_smoothing"] + 1, "label smoothing")
+    lines = _by_size(ax, shown, "label_smoothing", marker="o", **LINE)
     canvas.linear(ax, "x")
     linear_if_negative(ax, shown)
     canvas.legend(ax, lines, {})
+
+
+def _with_axes(ax: Axes, table: pd.DataFrame, x: pd.Series, xlabel: str, note: str = "") -> pd.DataFrame:
+    """Set axes around the errors, with workload and optimizer as heading; returns the table as it can be drawn."""
+    drawn, zeros = above_zero(table)
+    first = table.iloc[0]
+    log_axes(ax, x, drawn["error"], xlabel, f"best {metric_text(first['goal_metric'])}", yticks=round_decimals)
+    heading(ax, str(first["workload"]), f"{first['optimizer']}{note and f'; {note}'}{zeros}")
+    return drawn
+
+
+def _of_several_sizes(table: pd.DataFrame) -> pd.DataFrame:
+    return table[table["batch_size"].isin(canvas.evenly(sorted(table["batch_size"].unique())))]
+
+
+def _by_size(ax: Axes, table: pd.DataFrame, x: str, **look: Any) -> list[Line2D]:
+    """Draw one curve per batch size, from dark to light."""
+    lines, sizes = [], table.groupby("batch_size")
+    for (size, rows), colour in zip(sizes, canvas.ramp(len(sizes)), strict=True):
+        rows = rows.sort_values(x)
+        lines += ax.plot(rows[x], rows["error"], color=colour, label=f"batch size {size:,}", **look)
+    return lines
 
 
 def linear_if_negative(ax: Axes, table: pd.DataFrame) -> None:

@@ -50,6 +50,11 @@ def _several_counts(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def _several_smoothings(table: pd.DataFrame) -> pd.DataFrame:
+    several = table.groupby(CURVE, sort=False).filter(lambda part: part["label_smoothing"].nunique() > 1)
+    return several[several["error"] < float("inf")]
+
+
 @dataclass(frozen=True)
 class Drawing:
     """A kind of figure.
@@ -312,7 +317,7 @@ FIGURES: dict[str, Drawing] = {
         best_errors.label_smoothing,
         f"several values of label_smoothing, and {FULL_BUDGETS}",
         table="smoothing",
-        rows=lambda table: table.groupby(CURVE, sort=False).filter(lambda part: part["label_smoothing"].nunique() > 1),
+        rows=_several_smoothings,
         panel=CURVE,
     ),
     "error_against_budget": Drawing(
