@@ -1,4 +1,4 @@
-"""Warnings about one search: its edges, its trials, its noise and its budget."""
+"""Warnings about one search: its edges, its trials, its noise, its grid of evaluations and its budget."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ def cautions(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     if row["reached"] or not study.imported:
         yield from _edges(study, goal)
     yield from _adaptive(study, goal)
-    for check in (_commands, _trials, _noise, _budget):
+    for check in (_commands, _trials, _noise, _grid, _budget):
         yield from check(study, goal, row)
 
 
@@ -76,44 +76,54 @@ def _commands(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
 
 
 def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
-    """Too few trials: feasible, near the best, or by the best-of-n curve. Only the first of these is reported.
+    """Too few trials: feasible, finished or near the best. Only the first of these is reported.
 
     Every trial of `refine` counts, feasible or not, and fresh seeds say how good its tuned configuration is.
     """
     ended = steps_to_result.is_complete(study)
-    by_commands = failed([study])
-    if ended and (tuned.nothing_feasible(row) or by_commands) and not study.imported:
-        cure = "mend the command" if by_commands else "lower search.space.learning_rate.low and .high"
+    if ended and (tuned.nothing_feasible(row) or failed([study])) and not study.imported:
+        cure = "mend the command" if failed([study]) else "lower search.space.learning_rate.low and .high"
         yield about("unfinished", study, goal, happened([study]), cure)
+    elif ended and study.refines:
         return
-    if ended and study.refines:
-        return
-    wanted, complete = study.question["search"]["trials"], row["complete"]
-    more = MORE_TRIALS if row.get("seeds") else f"{MORE_TRIALS}{TYPICAL}"
-    if complete < wanted and study.imported:
+    elif row["complete"] < study.question["search"]["trials"]:
+        yield _unfinished(study, goal, row, ended)
+    elif row["reached"]:
+        yield from _few(study, goal, row)
+
+
+def _unfinished(study: StudyData, goal: Goal, row: Row, ended: bool) -> Caution:
+    """Fewer trials count than the search asks for."""
+    wanted, complete = study.question["search"]["trials"], f"{row['complete']:,}"
+    if study.imported:
         text = f"only {{}} of the {wanted:,} trials that count are COMPLETE"
-        yield about("unfinished", study, goal, text, "", f"{complete:,}")
-    elif complete < wanted and ended:
+        return about("unfinished", study, goal, text, "", complete)
+    if ended:
         text = f"only {{}} of {wanted:,} trials were feasible after {{}} launches"
         cure = "raise search.max_launches or narrow the search space"
-        yield about("unfinished", study, goal, text, cure, f"{complete:,}", f"{complete + row['infeasible']:,}")
-    elif complete < wanted:
-        text = f"only {{}} of {wanted:,} feasible trials have finished"
-        yield about("unfinished", study, goal, text, CONTINUE, f"{complete:,}")
-    elif row["reached"] and complete < PART:
+        return about("unfinished", study, goal, text, cure, complete, f"{row['complete'] + row['infeasible']:,}")
+    text = f"only {{}} of {wanted:,} feasible trials have finished"
+    return about("unfinished", study, goal, text, CONTINUE, complete)
+
+
+def _few(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
+    """Few trials near the best, or a best-of-n curve that still falls."""
+    if row["complete"] < PART:
         text = "fewer than {} trials do not show how close the best one is to the optimum"
         yield about("few near", study, goal, text, FEW_TRIALS, str(PART))
-    elif row["reached"]:
-        near, factor = audits.near_best(study, goal)
-        gain = np.nan
-        if study.independent:
-            gain = audits.gain_of_doubling(steps_to_result.feasible_steps(study, goal), row["censored_at"])
-        if near < min(FEWEST_NEAR, wanted):  # a search of fewer trials passes if all are near
-            text = f"only {{}} of {wanted:,} trials reached the goal within {factor:g} times the fewest steps"
-            yield about("few near", study, goal, text, more, f"{near:,}")
-        elif gain > GAIN:
-            text = f"each doubling of the number of trials, up to {wanted:,}, divided the steps by {{}}"
-            yield about("doubling", study, goal, text, more, f"{gain:.3g}")
+        return
+    wanted = study.question["search"]["trials"]
+    more = MORE_TRIALS if row.get("seeds") else f"{MORE_TRIALS}{TYPICAL}"
+    near, factor = audits.near_best(study, goal)
+    gain = np.nan
+    if study.independent:
+        gain = audits.gain_of_doubling(steps_to_result.feasible_steps(study, goal), row["censored_at"])
+    if near < min(FEWEST_NEAR, wanted):  # a search of fewer trials passes if all are near
+        text = f"only {{}} of {wanted:,} trials reached the goal within {factor:g} times the fewest steps"
+        yield about("few near", study, goal, text, more, f"{near:,}")
+    elif gain > GAIN:
+        text = f"each doubling of the number of trials, up to {wanted:,}, divided the steps by {{}}"
+        yield about("doubling", study, goal, text, more, f"{gain:.3g}")
 
 
 def _noise(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
@@ -133,23 +143,37 @@ def _noise(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
 
 
 def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
-    """The step budget or the evaluation grid limits the steps."""
+    """The step budget limits the steps: the goal was missed, or met late."""
     if tuned.nothing_feasible(row):  # a larger budget is no cure
         return
     if not row["reached"]:
-        text, cure = "no trial reached the goal within {} steps", "raise the budget or choose a looser goal"
-        values = [f"{row['train_steps']:,}"]
-        least = steps_to_result.counted_trials(study, goal)["least_error"].min()
-        if np.isfinite(least):
-            text += "; the least error was {}" if study.exact else "; the least error at the end was {}"
-            values.append(f"{least:.3g}")
-        if not np.isnan(untrained := never_improved(study, goal)):
-            text, cure = f"{text}, above that of the untrained model, {{}}", "search lower learning rates"
-            values.append(f"{untrained:.3g}")
-        yield about("never", study, goal, text, cure, *values)
+        yield _never(study, goal, row)
         return
-    steps = row["steps_to_result"]
-    before = row["step_before"]
+    longer = max(study.question["search"].get("budgets", [1.0])) > study.branch.budget
+    if row["step_before"] and row["steps_to_result"] > LATE * row["train_steps"] and not longer:
+        text = f"the goal was met after {100 * LATE:.0f} % of the budget"
+        yield about("late", study, goal, text, "a larger budget may find fewer steps")
+
+
+def _never(study: StudyData, goal: Goal, row: Row) -> Caution:
+    """No trial reached the goal."""
+    text, cure = "no trial reached the goal within {} steps", "raise the budget or choose a looser goal"
+    values = [f"{row['train_steps']:,}"]
+    least = steps_to_result.counted_trials(study, goal)["least_error"].min()
+    if np.isfinite(least):
+        text += "; the least error was {}" if study.exact else "; the least error at the end was {}"
+        values.append(f"{least:.3g}")
+    if not np.isnan(untrained := never_improved(study, goal)):
+        text, cure = f"{text}, above that of the untrained model, {{}}", "search lower learning rates"
+        values.append(f"{untrained:.3g}")
+    return about("never", study, goal, text, cure, *values)
+
+
+def _grid(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
+    """The goal was met so early, or between evaluations so far apart, that the grid decides the steps."""
+    if not row["reached"]:
+        return
+    steps, before = row["steps_to_result"], row["step_before"]
     if steps_to_result.is_left_censored(study, goal):
         text = "the goal was met at the first evaluation"
         if (untrained := study.untrained(goal.metric)) < goal.threshold:
@@ -165,7 +189,3 @@ def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
         cure = "lower evaluation.ratio" + ("" if goal.metric.startswith("val/") else " or evaluation.every")
         cure = "have the script write its metrics more often" if study.is_command else cure
         yield about("coarse", study, goal, text, cure, f"{steps:,}", f"{before:,}")
-    longer = max(study.question["search"].get("budgets", [1.0])) > study.branch.budget
-    if before and steps > LATE * row["train_steps"] and not longer:
-        text = f"the goal was met after {100 * LATE:.0f} % of the budget"
-        yield about("late", study, goal, text, "a larger budget may find fewer steps")
