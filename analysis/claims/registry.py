@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.claims import errors, optimizers, scaling, tuning
 from analysis.claims.evidence import Evidence
-from analysis.claims.statement import CONTRADICTED, NOT_SHOWN, NOT_TESTED, SHOWN, Statement, Tree
+from analysis.claims.statement import CONTRADICTED, NOT_SHOWN, NOT_TESTED, SHOWN, Ruling, Statement, Tree
 from analysis.labels import counted
 
 PAPER = "Shallue et al. 2019"
@@ -99,8 +99,8 @@ class Judged(NamedTuple):
     tree: Tree
 
     @property
-    def statements(self) -> list[tuple[str, Statement, str]]:
-        """(name of its part, statement, its verdict) of each."""
+    def statements(self) -> list[Ruling]:
+        """Every statement with its part and verdict."""
         return list(self.tree.judged())
 
     @property
@@ -113,7 +113,7 @@ class Judged(NamedTuple):
         """The decisive statement of each part, with the number of those that are shown."""
         said = []
         for part, verdict, found in self.tree.named():
-            shown, against = (sum(each == kind for _, each in found) for kind in (SHOWN, CONTRADICTED))
+            shown, against = (sum(each.verdict == kind for each in found) for kind in (SHOWN, CONTRADICTED))
             counts = f"{shown} of {counted(len(found), 'statement')} shown"
             counts += f", {against} contradicted" if against else ""
             heading = f"{part.name}: {verdict}, " if part.name else ""
@@ -131,7 +131,7 @@ class Judged(NamedTuple):
         >>> judge(gather.one(published))[0].row()["source"]
         'Shallue et al. 2019, figure 1'
         """
-        verdicts = [verdict for _, _, verdict in self.statements]
+        verdicts = [each.verdict for each in self.statements]
         return {
             **{"claim": self.letter, "text": self.claim.text, "source": self.claim.source, "verdict": self.verdict},
             **{"statements": len(verdicts), "shown": verdicts.count("shown")},
@@ -139,10 +139,10 @@ class Judged(NamedTuple):
         }
 
 
-def _decisive(found: Iterable[tuple[Statement, str]], verdict: str) -> Statement:
+def _decisive(found: Iterable[Ruling], verdict: str) -> Statement:
     """The statement that says most on a verdict: one with this verdict, else one that is open; the surest of them."""
     order = {verdict: 0, NOT_SHOWN: 1}
-    return min(found, key=lambda each: (order.get(each[1], 2), _width(each[0])))[0]
+    return min(found, key=lambda each: (order.get(each.verdict, 2), _width(each.statement))).statement
 
 
 def _width(statement: Statement) -> float:

@@ -157,6 +157,14 @@ class Statement(NamedTuple):
         return f"{'' if self.inside else 'outside '}{floor} to {ceiling}"
 
 
+class Ruling(NamedTuple):
+    """A statement of a tree, the name of its part, and its verdict at its level in the tree."""
+
+    part: str
+    statement: Statement
+    verdict: str
+
+
 class Tree(NamedTuple):
     """Statements that must all hold, or one of them.
 
@@ -207,8 +215,8 @@ class Tree(NamedTuple):
             return Levels(levels.shown, levels.contradicted / count / (2 if self.pooled else 1))
         return Levels(levels.shown / count, levels.contradicted)
 
-    def judged(self, levels: Levels = WHOLE) -> Iterator[tuple[str, "Statement", str]]:
-        """(name of its part, statement, its verdict at its level in this tree) of every statement.
+    def judged(self, levels: Levels = WHOLE) -> Iterator[Ruling]:
+        """The verdict on every statement, at its level in this tree.
 
         >>> ratio = Statement("a", "ratio", 2.0, 1.5, 3.0, floor=1.0)
         >>> [(name, verdict) for name, _, verdict in Tree(True, [Tree(True, [ratio], "faster")]).judged()]
@@ -216,10 +224,10 @@ class Tree(NamedTuple):
         """
         for part in self.parts:
             if isinstance(part, Tree):
-                for name, statement, verdict in part.judged(self._each(levels)):
-                    yield " / ".join(filter(None, [self.name, name])), statement, verdict
+                for found in part.judged(self._each(levels)):
+                    yield found._replace(part=" / ".join(filter(None, [self.name, found.part])))
             else:
-                yield self.name, part, part.verdict(self._each(levels))
+                yield Ruling(self.name, part, part.verdict(self._each(levels)))
 
     def undecided(self, levels: Levels = WHOLE) -> Iterator["Statement"]:
         """The statements not shown in those of its parts that are not shown.
@@ -234,8 +242,8 @@ class Tree(NamedTuple):
             if part.verdict(each) == NOT_SHOWN:
                 yield from part.undecided(each) if isinstance(part, Tree) else [part]
 
-    def named(self, levels: Levels = WHOLE) -> Iterator[tuple["Tree", str, list[tuple["Statement", str]]]]:
-        """(part, verdict, statements with their verdicts) of each named part that has statements, or of the whole tree.
+    def named(self, levels: Levels = WHOLE) -> Iterator[tuple["Tree", str, list[Ruling]]]:
+        """(part, its verdict, those on its statements) of each named part that has statements, or of the whole tree.
 
         >>> ratio = Statement("a", "ratio", 2.0, 1.5, 3.0, floor=1.0)
         >>> tree = Tree(True, [Tree(True, [ratio], "faster")])
@@ -245,8 +253,7 @@ class Tree(NamedTuple):
         parts = [part for part in self.parts if isinstance(part, Tree) and part.name]
         inner = self._each(levels) if parts else levels
         for part in parts or [self]:
-            found = [(statement, verdict) for _, statement, verdict in part.judged(inner)]
-            if found:
+            if found := list(part.judged(inner)):
                 yield part, part.verdict(inner), found
 
 
