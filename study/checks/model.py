@@ -14,7 +14,7 @@ from study.checks.calling import FEW, calling, cure_of_number, cure_of_shape, lo
 from study.checks.optimizer import check_registered
 from study.checks.values import not_finite
 from study.data import trees
-from study.data.resident import EVALUATION_CHUNK
+from study.data.resident import EVALUATION_CHUNK, placed
 from study.data.streaming import layout_for
 from study.data.trees import Tree
 from study.devices import generators
@@ -70,7 +70,7 @@ def computed(study: Study, model: nn.Module, inputs: Tree, layout: torch.memory_
     def laid_out(tensor: Tensor) -> Tensor:
         return tensor.clone(memory_format=layout) if tensor.dim() == 4 else tensor.clone()
 
-    model.to(memory_format=layout)  # type: ignore[call-overload]
+    placed(model, layout)
     with generators.seeded(0):
         copied = trees.mapped(laid_out, inputs)
         outputs = autocast.computed(study.precision, torch.device("cpu"), lambda: trees.call(model, copied))

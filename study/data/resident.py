@@ -5,12 +5,13 @@ Shapes: B examples in a batch, N examples in a split. Inputs and targets are tre
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from study.data import trees
 from study.data.hardest import Hardest
@@ -199,3 +200,10 @@ def are_images(inputs: Tree) -> bool:
 def channels_last(inputs: Tensor) -> Tensor:
     """[N, C, H, W] images -> contiguous [N, H, W, C]."""
     return inputs.permute(0, 2, 3, 1).contiguous()
+
+
+def placed(model: nn.Module, layout: torch.memory_format, device: torch.device | None = None) -> nn.Module:
+    """The model on a device, where it is if None, with weights [O, C, H, W] in this layout. It keeps its own layout if
+    one of its tensors has five axes, as of `nn.Conv3d`: torch refuses to move these to a layout of images."""
+    five = any(each.dim() == 5 for each in itertools.chain(model.parameters(), model.buffers()))
+    return model.to(device) if five else model.to(device, memory_format=layout)  # type: ignore[call-overload]

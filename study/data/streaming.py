@@ -24,7 +24,17 @@ from study.data import digest, trees
 from study.data.examples import Examples, Request, splits_of
 from study.data.hardest import Hardest
 from study.data.order import Batches
-from study.data.resident import Augment, AugmentedParts, Data, Reader, Source, are_images, channels_last, in_chunks
+from study.data.resident import (
+    Augment,
+    AugmentedParts,
+    Data,
+    Reader,
+    Source,
+    are_images,
+    channels_last,
+    in_chunks,
+    placed,
+)
 from study.data.single_pass import InOrder, SinglePass, StreamReader
 from study.data.trees import Tree
 from study.devices import generators
@@ -215,7 +225,7 @@ def layout_for(workload: Workload, inputs: Tree) -> torch.memory_format:
 
         def laid_out(layout: torch.memory_format) -> tuple[nn.Module, Tree]:
             given = inputs.contiguous(memory_format=layout) if are_images(inputs) else inputs
-            return copy.deepcopy(model).to(memory_format=layout), trees.cloned(given)  # type: ignore[call-overload]
+            return placed(copy.deepcopy(model), layout), trees.cloned(given)
 
         def works(layout: torch.memory_format) -> bool:
             tried, given = laid_out(layout)

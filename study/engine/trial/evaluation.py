@@ -18,7 +18,7 @@ from analysis.counting import STOPPING
 from study.data import trees
 from study.data.hardest import PIECES, Hardest
 from study.data.order import epoch_permutation
-from study.data.resident import Data, Source
+from study.data.resident import Data, Source, placed
 from study.data.trees import Tree
 from study.devices import generators, precision
 from study.devices.memory import fetched, out_of_memory, release_cached_memory
@@ -347,4 +347,4 @@ def initial_model(
     with generators.seeded(trial.seed):
         model = workload.model()
     precision.settle_again()
-    return model.to(device, memory_format=layout).train()  # type: ignore[call-overload]
+    return placed(model, layout, device).train()
