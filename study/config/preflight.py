@@ -129,6 +129,7 @@ class CheckedWorkload:
         layout: of images and weights (see `study.data.streaming.layout_for`).
         state: what the model keeps beside its parameters and buffers.
         notes: what may not be meant (`study.user_code.notes`).
+        fresh: what its code kept before the first call.
         fails: question at a small batch size, and kind of device -> why its lanes fail there (`lanes_fail`).
     """
 
@@ -141,6 +142,7 @@ class CheckedWorkload:
     layout: torch.memory_format
     state: State
     notes: tuple[str, ...]
+    fresh: Kept
     fails: dict[str, str | None] = field(default_factory=dict)
 
     @property
@@ -154,7 +156,7 @@ class CheckedWorkload:
         small = replace(study.constant, batch_size=min(2, study.workload["train_examples"]))
         key = json.dumps([small.question(), torch.device(device).type])
         if key not in self.fails:
-            self.fails[key] = lanes_fail(small, self.workload, self.data, device)
+            self.fails[key] = lanes_fail(small, self.workload, self.data, device, self.fresh)
         return self.fails[key]
 
 
@@ -191,7 +193,7 @@ def _built(job: Job, device: str) -> CheckedWorkload:
     of_workload = {**fingerprint(study, workload, few, splits)} | mean_factor(study, workload)
     spread = examples.read("train", spaced(examples.reach("train"), FEW))  # they may be sorted by label or length
     noted = notes(workload, examples, spread, in_the_loss(study, workload), study.precision)
-    return CheckedWorkload(workload, few, saved, evaluated, of_workload, streamed, layout, state, noted)
+    return CheckedWorkload(workload, few, saved, evaluated, of_workload, streamed, layout, state, noted, before)
 
 
 def _behaviour(

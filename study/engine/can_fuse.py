@@ -25,6 +25,7 @@ from study.engine.trial.evaluation import initial_model, measure
 from study.records import Study
 from study.space import middle, values
 from study.user_code import snapshots
+from study.user_code.kept import Kept
 from workloads.base import Workload
 from workloads.layers import ghost_layers, keyed_layers
 from workloads.user_code.errors import text_of
@@ -42,12 +43,15 @@ DIVERGED = (float("nan"), 1e30)
 """Factors of the outputs of trials that diverge."""
 
 
-def lanes_fail(study: Study, workload: Workload, data: Data, device: str | None = None) -> str | None:
+def lanes_fail(
+    study: Study, workload: Workload, data: Data, device: str | None = None, fresh: Kept | None = None
+) -> str | None:
     """Why two lanes of this model cannot take a step and be measured, with the cure; None if they can.
 
     Arguments:
         data: on the CPU where the process must not open a GPU.
         device: that trains; None: the device of the data.
+        fresh: what the user's code keeps in a new process, whose first call is a step of lanes; None: as it is.
 
     Raises:
         RuntimeError, MemoryError: memory runs out.
@@ -64,6 +68,8 @@ def lanes_fail(study: Study, workload: Workload, data: Data, device: str | None 
             lanes = started(replace(study.constant, batch_size=min(2, data.examples)), workload, data, range(2))
             lanes.stack.predict_as_on(data.device if device is None else torch.device(device))
             before = _generators(data.device)
+            if fresh is not None:
+                fresh.put_back()
             lanes.advance(1)
             logs = [lane.log for lane in lanes.lanes]
             few = min(2, data.counts["val"])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from study.engine import can_fuse, lane_count
 from study.errors import Failed
+from study.user_code import kept
 from workloads.base import Splits, cross_entropy_error
 
 
@@ -280,3 +281,55 @@ def test_a_trial_must_not_depend_on_one_that_diverges(question, kind, member, fu
         return
     assert found is not None
     assert "of one trial depends on whether another one diverges" in found
+
+
+FIXED: dict[str, nn.Module] = {}
+SCALE = None
+
+
+def fixed_network() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Linear(5, 5).requires_grad_(False)
+
+
+def drawn_at_the_first_call(x: Tensor) -> Tensor:
+    if "network" not in FIXED:
+        FIXED["network"] = fixed_network()
+    return x + FIXED["network"](x).tanh()
+
+
+def of_the_first_outputs(x: Tensor) -> Tensor:
+    """Keeps a tensor of all lanes, which those of an evaluation cannot use."""
+    global SCALE
+    SCALE = x.detach().std() if SCALE is None else SCALE
+    return x * SCALE
+
+
+def constant_of_the_first_call(x: Tensor) -> Tensor:
+    if "one" not in FIXED:
+        FIXED["one"] = nn.Identity()
+    return FIXED["one"](x)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (drawn_at_the_first_call, "it draws random numbers"),
+        (of_the_first_outputs, "two trials side by side raise"),
+        (constant_of_the_first_call, None),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_lanes_are_tried_as_the_first_call_of_a_process(question, function, said):
+    """The checks before have made what the code keeps of its first call."""
+
+    class Workload(Blobs):
+        def model(self) -> nn.Module:
+            return nn.Sequential(*super().model(), Kept(None, lambda _, x: function(x)))
+
+    workload, fresh = Workload(), kept.Kept(Workload())
+    workload.model()(torch.randn(4, 24))
+    found = can_fuse.lanes_fail(question("vmap"), workload, workload.data(), fresh=fresh)
+    fresh.put_back()
+    assert found is None if said is None else said in str(found)
