@@ -7,6 +7,15 @@ import torch
 
 THREADS = "torch.set_num_threads"
 PRECISION = "torch.set_float32_matmul_precision"
+
+
+def _products() -> str:
+    """The precisions of products. torch's own function fails once code has assigned `fp32_precision`."""
+    own: Any = torch.backends
+    found = {each.matmul.fp32_precision for each in (own.cuda, own.mkldnn)}
+    return " and ".join(sorted({"ieee" if each == "none" else each for each in found}))
+
+
 MODES: Mapping[str, Callable[[], Any]] = {
     "torch.inference_mode": torch.is_inference_mode_enabled,
     "torch.set_grad_enabled": torch.is_grad_enabled,
@@ -14,7 +23,7 @@ MODES: Mapping[str, Callable[[], Any]] = {
     "torch.set_default_dtype": torch.get_default_dtype,
     "torch.set_default_device": torch.get_default_device,
     THREADS: torch.get_num_threads,
-    PRECISION: torch.get_float32_matmul_precision,
+    PRECISION: _products,
 }
 """The function that changes a setting -> the one that reads it. Inference mode changes that of gradients, too."""
 AT_IMPORT = {

@@ -1,5 +1,6 @@
 """A user's code that leaves settings of torch changed for the whole process is refused before anything trains."""
 
+import functools
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,7 @@ from helpers.users.checked import Made, Model, refused
 from study.checks.calling import calling
 from study.checks.data import check_members
 from study.checks.model import check_evaluation, check_model
-from study.devices import modes
+from study.devices import modes, precision
 from workloads.base import cross_entropy_error
 
 CHANGES = {
@@ -34,8 +35,7 @@ def put_back() -> Iterator[None]:
     torch.set_autocast_enabled("cpu", False)
     torch.set_default_dtype(torch.float32)
     torch.set_default_device(None)
-    torch.set_num_threads(1)
-    torch.set_float32_matmul_precision("highest")
+    precision.settle("fp32")
 
 
 def said(change: str) -> str:
@@ -85,3 +85,17 @@ def test_a_file_that_leaves_a_setting_changed(make_study, change):
     workload = Made(Model, splits=None)
     with refused(None if accepted else f"file {said(change)}"):
         check_members(make_study(), workload)
+
+
+@pytest.mark.parametrize(
+    ("backend", "now"),
+    [("", "tf32"), ("", "bf16"), ("cuda.matmul", "tf32"), ("mkldnn", "bf16"), ("mkldnn.matmul", "tf32")],
+)
+def test_precisions_that_a_file_assigns_are_read_and_a_loss_that_assigns_them_is_refused(make_study, backend, now):
+    own = functools.reduce(getattr, filter(None, backend.split(".")), torch.backends)
+    own.fp32_precision = now
+    with calling(make_study(), "loss"):
+        pass
+    precision.settle("fp32")
+    with refused("loss must leave the settings"), calling(make_study(), "loss"):
+        own.fp32_precision = now
