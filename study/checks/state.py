@@ -101,7 +101,7 @@ def check_first_batch(
     finally:
         now.put_back()
     if not _same(of_now, of_others):
-        names = ", ".join(changed(held, held_then)[:3])
+        names = ", ".join((changed(held, held_then) or now.memories())[:3])
         raise UsageError(
             f"{study.name} keeps {names or 'something'} of the first examples that it sees, so a trial would depend on "
             f"the one that its process trained first ({_unlike(of_now, of_others)}); compute it in splits(), from all "

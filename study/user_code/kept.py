@@ -55,6 +55,11 @@ class Kept:
         """Whether something is other than it was."""
         return any(not _same(_content(value), content) for value, content in self.held)
 
+    def memories(self) -> list[str]:
+        """The functions whose memory held results, such as `mine.scale` under `functools.cache`."""
+        filled = (value for value, content in self.held if isinstance(value, MEMORY) and content[0])
+        return [f"results of {value.__module__}.{value.__qualname__}()" for value in filled]
+
     def put_back(self) -> None:
         """Let everything be as it was."""
         for value, content in self.held:

@@ -224,7 +224,7 @@ KEEPS = {
     a_default: r"Scaled\(\).scale",
     closure(): r"Scaled\(\).scale",
     unset_closure(): r"Scaled\(\).scale",
-    a_memory_of_the_first_result: "something",
+    a_memory_of_the_first_result: r"test_first_batch.kept_scale\(\)",
     a_constant: None,
     a_table_of_constants: None,
     masks_by_length: None,
