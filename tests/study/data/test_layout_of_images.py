@@ -57,6 +57,7 @@ VOLUMES = {
     "groups": lambda: of_volumes(nn.Conv3d(1, 4, 2), nn.ReLU(), nn.Conv3d(4, 4, (1, 2, 2), groups=2), nn.AvgPool3d(1)),
     "ConvTranspose3d": lambda: of_volumes(nn.ConvTranspose3d(1, 2, 2, stride=2), nn.AdaptiveAvgPool3d((2, 3, 2))),
     "with Conv2d": lambda: of_volumes(nn.Conv3d(1, 2, 2), nn.Flatten(1, 2), nn.Conv2d(2, 3, 2, padding=1)),
+    "1x1x1": lambda: of_volumes(nn.Conv3d(1, 4, 1)),
     "parameter": lambda: of_volumes(Lifted(True)),
     "constant": lambda: of_volumes(Lifted(False)),
 }
