@@ -16,7 +16,7 @@ from analysis.counting import RECORDED, TUNED, Branch
 from analysis.labels import counted
 from analysis.question import searches
 from study import store, whole_sweep
-from study.config import preflight
+from study.config import checked
 from study.config.jobs import Job
 from study.devices.placement import Placement
 from study.engine.cost import Cost, Work
@@ -110,7 +110,7 @@ def check(found: Sequence[Transfers]) -> None:
             raise store.StoreError(why)
         workload = build(each.job.study.workload)
         for study in each.studies:
-            preflight.check_names(study, workload)
+            checked.check_names(study, workload)
 
 
 def recorded(results: Path, verb: str) -> list[Study]:

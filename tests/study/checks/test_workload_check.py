@@ -11,7 +11,7 @@ from torch import nn
 
 from study.checks.functions import check_functions
 from study.checks.model import check_evaluation, check_model
-from study.config import preflight
+from study.config import checked
 from study.errors import UsageError
 from workloads.base import cross_entropy_error
 from workloads.fully_connected import FullyConnected
@@ -165,9 +165,9 @@ def test_a_workload_without_errors(tmp_path, monkeypatch):
 def test_a_workload_without_a_member_is_refused_by_the_name_of_the_member(tmp_path, monkeypatch, member):
     [job] = settled(tmp_path)
     built = {name: None for name in ("errors", "hyperparameters", "splits", "model", "loss") if name != member}
-    monkeypatch.setattr(preflight, "build", lambda config: SimpleNamespace(**built))
+    monkeypatch.setattr(checked, "build", lambda config: SimpleNamespace(**built))
     with pytest.raises(UsageError, match=f"mlp_digits has no {member}; add `.*{member}.*` to SimpleNamespace"):
-        preflight._built(job, "cpu")
+        checked._built(job, "cpu")
 
 
 class Loose(nn.Module):

@@ -12,9 +12,9 @@ from helpers.fused import partly
 from helpers.made_workload import own_folder
 
 from study import store, whole_sweep
+from study.config.checked import check_names
 from study.config.composed.choices import CONF
 from study.config.jobs import parse_jobs
-from study.config.preflight import check_names
 from study.errors import UsageError
 from workloads.base import cross_entropy_error
 from workloads.fully_connected import FullyConnected

@@ -16,7 +16,7 @@ from torch import nn
 from analysis import counting
 from analysis.counting import Goal, TrialCurve
 from study.checks.model import check_apart
-from study.config.preflight import check_names
+from study.config.checked import check_names
 from study.data import streaming
 from study.data.hardest import Hardest
 from study.data.resident import Data

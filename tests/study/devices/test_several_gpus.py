@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from study.cluster import job_process, launch
-from study.config import preflight
+from study.config import checked, preflight
 from study.config.jobs import parse_jobs
 from study.devices import distributed, placement
 from study.devices.placement import Placement
@@ -68,7 +68,7 @@ def test_the_process_that_starts_workers_opens_no_gpu(opened, words, arithmetic)
 
 def test_lanes_are_checked_once_for_all_batch_sizes(monkeypatch, tmp_path):
     found = []
-    monkeypatch.setattr(preflight, "lanes_fail", lambda study, *_: found.append(study.batch_size))
+    monkeypatch.setattr(checked, "lanes_fail", lambda study, *_: found.append(study.batch_size))
     jobs = preflight.settle(
         parse_jobs(["batch_size=1,32,64", "optimizer=sgd,momentum", "engine.device=cuda", f"results={tmp_path}"])
     )
@@ -160,7 +160,7 @@ def test_the_memory_of_each_gpu_limits_the_workers_on_it(monkeypatch, asked, roo
     """`room`: for so many on each."""
     monkeypatch.setattr(preflight, "device_bytes", lambda device: 2**34)
     monkeypatch.setattr(preflight, "most_workers", lambda *_: room)
-    monkeypatch.setattr(preflight.streaming, "needed", lambda *_: False)
+    monkeypatch.setattr(checked.streaming, "needed", lambda *_: False)
     [job] = parse_jobs(["batch_size=32", "engine=serial"])
     [job] = preflight.settle([replace(job, placement=replace(job.placement, **asked))])
     assert job.placement.workers == workers
