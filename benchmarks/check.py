@@ -10,7 +10,7 @@ import time
 from functools import partial
 from unittest import mock
 
-from study.config import preflight
+from study.config import checked, preflight
 from study.config.composed.compose import CONF
 from study.config.jobs import parse_jobs
 from study.data.examples import splits_of
@@ -33,7 +33,7 @@ def seconds(name: str) -> float:
     spent = []
     for _ in range(REPEATS):
         loads: list[float] = []
-        with mock.patch.object(preflight, "splits_of", partial(timed, loads)):
+        with mock.patch.object(checked, "splits_of", partial(timed, loads)):
             start = time.perf_counter()
             preflight.settle([job])
         spent.append(time.perf_counter() - start - sum(loads))
