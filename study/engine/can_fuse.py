@@ -32,7 +32,18 @@ from workloads.user_code.errors import text_of
 
 TOLD = (
     (r"called random operation", "it draws random numbers; workloads.layers.Dropout makes masks without a generator"),
-    (r"batching rule for (?:aten::)?(\w+)", "torch.vmap has no rule for {0}; another operation may have one"),
+    (
+        r"[Bb]atching rule (?:not implemented )?for (?:aten::)?(\w+)",
+        "torch.vmap has no rule for {0}; another operation may have one",
+    ),
+    (r"operators that can support dynamic shape", "its code selects by a boolean mask; torch.where keeps the shape"),
+    (
+        r"must override the setup_context",
+        "an autograd.Function of it lacks setup_context, as do checkpoints",
+    ),
+    (r"may have escaped from inside", "a tensor outlives the call that made it, as with torch.utils.checkpoint"),
+    (r"not implemented for sparse tensors", "its gradients are sparse; leave out sparse=True"),
+    (r"Cannot access data pointer", "its code leaves torch, as .numpy() does; keep the value as a tensor"),
     (r"appears to not have been used in the graph", "some parameters do not contribute to the loss; leave them out"),
     (r"data-dependent control flow", "its code branches on the values of a tensor; torch.where does not"),
     (r"\.item\(\) on a Tensor", "its code calls .item() on a tensor; keep the value as a tensor"),
