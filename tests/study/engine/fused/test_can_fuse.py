@@ -316,7 +316,7 @@ def constant_of_the_first_call(x: Tensor) -> Tensor:
     ("function", "said"),
     [
         (drawn_at_the_first_call, "it draws random numbers"),
-        (of_the_first_outputs, "two trials side by side raise"),
+        (of_the_first_outputs, "a tensor outlives the call that made it"),
         (constant_of_the_first_call, None),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
