@@ -191,9 +191,13 @@ def _build(
         usual = dict(enumerate(arguments.get("betas", named["betas"].default), start=1))
         keywords["betas"] = tuple({**usual, **{int(name[4:]): h[name] for name in betas}}.values())
     try:
-        return constructor(param_groups(model, h["learning_rate"], special, named=True), **keywords)
+        optimizer = constructor(param_groups(model, h["learning_rate"], special, named=True), **keywords)
     except Exception:  # the class reads its parameters before torch takes the names off them, or refuses an argument
-        return constructor(param_groups(model, h["learning_rate"], special), **keywords)
+        optimizer = constructor(param_groups(model, h["learning_rate"], special), **keywords)
+    if hasattr(optimizer, "eval"):  # schedule-free: some step only after `train`, which may undo an `eval` before it
+        optimizer.eval()
+        optimizer.train()
+    return optimizer
 
 
 def _as(default: Any, value: float) -> Any:

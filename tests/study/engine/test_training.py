@@ -189,6 +189,31 @@ def test_optimizers_are_told_when_they_are_measured(question):
     assert np.ptp(moved) < 0.01
 
 
+class Switched(torch.optim.SGD):
+    """Steps only between `train` and `eval`, as the optimizers of the package schedulefree do."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr=lr)
+        self.param_groups[0]["train_mode"] = False
+
+    def eval(self):
+        self.param_groups[0]["train_mode"] = False
+
+    def train(self):
+        self.param_groups[0]["train_mode"] = True
+
+    def step(self, closure=None):
+        assert self.param_groups[0]["train_mode"]
+        return super().step(closure)
+
+
+def test_optimizers_are_told_that_training_begins(question):
+    switched, plain = (
+        curve(question({"learning_rate": 0.1}, optimizer=path)) for path in (f"{__name__}.Switched", "torch.optim.SGD")
+    )
+    np.testing.assert_array_equal(switched.errors["val/loss"], plain.errors["val/loss"])
+
+
 SMALL = ["sweep", "batch_size=64", "search.trials=2", "search.reruns=0", "budget.epochs=2", "engine.workers=1"]
 RADAM = ["optimizer=torch", "optimizer.target=torch.optim.RAdam"]
 RANGER21 = "pytorch_optimizer.Ranger21"
