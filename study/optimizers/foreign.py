@@ -64,7 +64,7 @@ def foreign(path: str, arguments: Mapping[str, Any]) -> Optimizer:
     return Optimizer(
         hyperparameters={"learning_rate": Legal("(0, inf)")},
         build=partial(_build, _with_closure(constructor), arguments, named, names),
-        optional=CLIP | {name: _legal(name) for name in sorted(names)} | AVERAGE,
+        optional=CLIP | {name: _legal(name, named) for name in sorted(names)} | AVERAGE,
         own=("l2", "weight_decay", *(name for name in CLIP if name in names)),
     )
 
@@ -109,11 +109,13 @@ def _parameters(constructor: Any) -> tuple[dict[str, inspect.Parameter], bool]:
     return named, False
 
 
-def _legal(name: str) -> Legal:
-    """Legal values by the usual meaning of a name; other names accept any number."""
-    if name == "momentum" or name.startswith("beta"):
-        return Legal("[0, 1)")
-    return Legal({"weight_decay": "[0, inf)", "epsilon": "(0, inf)"}.get(name, "(-inf, inf)"))
+def _legal(name: str, named: Mapping[str, inspect.Parameter]) -> Legal:
+    """Legal values by the usual meaning of a name, unless the default of the constructor has another; else any number,
+    as for `beta2_decay=-0.8` of Adafactor."""
+    usual = {"weight_decay": "[0, inf)", "epsilon": "(0, inf)"}.get(name, "(-inf, inf)")
+    legal = Legal("[0, 1)" if name == "momentum" or name.startswith("beta") else usual)
+    default = named[theirs].default if (theirs := THEIRS.get(name, name)) in named else None
+    return legal if not isinstance(default, int | float) or default in legal else Legal("(-inf, inf)")
 
 
 def _with_closure(constructor: Any) -> Any:

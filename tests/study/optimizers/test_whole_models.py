@@ -147,3 +147,20 @@ def test_a_constructor_that_passes_keywords_on_takes_those_of_the_class_it_inher
     assert taken in found.optional
     model = nn.Linear(2, 1)
     assert found.build(model, {"learning_rate": 0.3, "weight_decay": 0.2}).param_groups[0]["weight_decay"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value", "beyond"),
+    [
+        ("torch.optim.Adafactor", "beta2_decay", -0.8, None),
+        ("pytorch_optimizer.A2Grad", "beta", 10.0, None),
+        ("pytorch_optimizer.Ranger21", "beta_softplus", 50.0, None),
+        ("pytorch_optimizer.DAdaptAdaGrad", "epsilon", 0.0, None),
+        ("torch.optim.RMSprop", "momentum", 0.0, 1.0),
+        ("torch.optim.AdamW", "weight_decay", 0.0, -0.1),
+    ],
+)
+def test_legal_values_have_the_usual_meaning_of_a_name_only_if_the_default_has_it(path, name, value, beyond):
+    legal = optimizers.find(path).optional_hyperparameters[name]
+    assert value in legal
+    assert beyond is None or beyond not in legal
