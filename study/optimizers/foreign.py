@@ -187,7 +187,7 @@ def _build(
     for ours, value in h.items():
         theirs = THEIRS.get(ours, ours)
         if ours in names and theirs in named:
-            keywords[theirs] = _as(named[theirs].default, value)
+            keywords[theirs] = _as(named[theirs], value)
     betas = [name for name in sorted(h) if name in names and name not in named and name.startswith("beta")]
     if betas:
         usual = dict(enumerate(arguments.get("betas", named["betas"].default), start=1))
@@ -202,9 +202,16 @@ def _build(
     return optimizer
 
 
-def _as(default: Any, value: float) -> Any:
-    """Convert a searched number to the type of the constructor's default."""
-    return type(default)(value) if isinstance(default, int) and value == int(value) else value
+def _as(taken: inspect.Parameter, value: float) -> Any:
+    """A searched number for the constructor: a whole one is an integer unless the default or annotation is a float.
+
+    Without a default an argument may be a length or a count: `range` takes no float.
+    """
+    if not float(value).is_integer():
+        return value
+    if isinstance(taken.default, int):
+        return type(taken.default)(value)
+    return int(value) if taken.default in (None, taken.empty) and "float" not in str(taken.annotation) else value
 
 
 def check_rates(optimizer: torch.optim.Optimizer, given: Sequence[float], where: str) -> None:

@@ -164,3 +164,19 @@ def test_legal_values_have_the_usual_meaning_of_a_name_only_if_the_default_has_i
     legal = optimizers.find(path).optional_hyperparameters[name]
     assert value in legal
     assert beyond is None or beyond not in legal
+
+
+class Windowed(torch.optim.SGD):
+    def __init__(
+        self, params, lr, window, *, cap: float, every=None, until: int | None = None, most: float | None = None
+    ):
+        super().__init__(params, lr)
+        self.given = window, cap, every, until, most
+
+
+def test_whole_numbers_come_as_integers_unless_the_constructor_says_otherwise():
+    h = {"learning_rate": 0.1, "window": 3.0, "cap": 1.0, "every": 4.0, "until": 5.0, "most": 2.0}
+    found = optimizers.find(f"{__name__}.Windowed").build(nn.Linear(2, 2), h).given
+    assert list(map(repr, found)) == ["3", "1.0", "4", "5", "2.0"]
+    found = optimizers.find(f"{__name__}.Windowed").build(nn.Linear(2, 2), h | {"window": 0.5}).given
+    assert found[0] == 0.5
