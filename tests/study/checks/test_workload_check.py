@@ -13,7 +13,7 @@ from study.checks.functions import check_functions
 from study.checks.model import check_evaluation, check_model
 from study.config import checked
 from study.errors import UsageError
-from workloads.base import cross_entropy_error
+from workloads.base import Splits, cross_entropy_error
 from workloads.fully_connected import FullyConnected
 
 
@@ -153,6 +153,23 @@ def test_errors_need_not_take_the_outputs_of_training(tmp_path, monkeypatch):
     [job] = settled(tmp_path)
     assert "untrained loss" in job.fingerprint
     assert "untrained classification_error" not in job.fingerprint
+
+
+class Spectrum(nn.Linear):
+    def forward(self, x):
+        return super().forward(torch.cat([x.real, x.imag], 1))
+
+
+def test_complex_inputs_are_known_without_a_warning(tmp_path, monkeypatch):
+    splits = FullyConnected.splits
+
+    def turned(self, device):
+        return Splits(*((torch.complex(x, 1 - x).flatten(1), y) for x, y in splits(self, device)))
+
+    monkeypatch.setattr(FullyConnected, "model", lambda self: Spectrum(128, 10))
+    monkeypatch.setattr(FullyConnected, "splits", turned)
+    [job] = settled(tmp_path)
+    assert "mean input" in job.fingerprint
 
 
 def test_a_workload_without_errors(tmp_path, monkeypatch):
