@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import nnls
 
-from analysis.tables.scaling import PERFECT, PERFECT_SCALING_TOLERANCE, USEFUL, USEFUL_GAIN, Limit
+from analysis.tables.scaling import FEWEST, PERFECT, PERFECT_SCALING_TOLERANCE, USEFUL, USEFUL_GAIN, Limit
 
 FALLING = -0.1
 """Steps fall where the slope lies below this: still at the largest batch size, or not even from the smallest on."""
@@ -25,8 +25,6 @@ LEAST = 1e-9
 Shares of a mean below it, which rounding leaves, count as none."""
 BETWEEN = 8
 """Points that are tried as limits from one batch size to the next."""
-FEWEST = 3
-"""The fewest batch sizes that show where a curve bends."""
 
 
 class Data(NamedTuple):

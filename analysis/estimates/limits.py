@@ -10,7 +10,7 @@ from analysis.estimates import convex, tuned
 from analysis.intervals import left_censored, quotient
 from analysis.load import CURVE
 from analysis.tables import fits
-from analysis.tables.scaling import Limit, critical_batch_sizes
+from analysis.tables.scaling import FEWEST, Limit, critical_batch_sizes
 from analysis.units import TOKENS
 
 IN_TOKENS = "estimate_tokens"
@@ -83,7 +83,7 @@ def critical(
     (49, 64, 83)
     """
     reached = {size: steps for size, steps in points.items() if np.isfinite(steps)}
-    if not errors or len(reached) < convex.FEWEST:
+    if not errors or len(reached) < FEWEST:
         found = critical_batch_sizes(reached, base, shoulder)
     else:
         fit = fits.hyperbola(reached)

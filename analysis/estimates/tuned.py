@@ -17,6 +17,7 @@ from analysis.estimates import convex
 from analysis.intervals import cell_width, grid_error, left_censored, median, with_before, without_grid
 from analysis.load import ANSWER, CURVE
 from analysis.tables import fits
+from analysis.tables.scaling import FEWEST
 
 MEDIAN = 1.25
 """The standard error of the median of normal numbers over that of their mean."""
@@ -158,7 +159,7 @@ def _constrained(sizes: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, flo
     """(the constrained curve [M], NaN where the goal was missed; the scatter about it, or NaN if it is unknown)."""
     known, fitted = np.isfinite(points), np.full(len(points), np.nan)
     order = np.argsort(sizes[known])
-    if len(order) < convex.FEWEST:
+    if len(order) < FEWEST:
         return fitted, np.nan
     log_steps = np.log(points[known])
     curve = np.empty(len(order))

@@ -134,7 +134,7 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
     made = list(spread(partial(_reduced, goals=goals), found, if_at_least=MANY_STUDIES, size=len(found)))
     _refuse_doubles(made)
     studies = answers.answers(made)
-    begun = [study for study in studies if study.begun]
+    begun = answers.counted(made)
     if not begun:
         raise LoadError(f"no trial in {', '.join(map(str, results))} has finished yet; sweep again to continue.")
     _refuse_unmeasured(begun, asked)
@@ -148,7 +148,7 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
         sentences=_sentences(fixed, points, asked),
         warnings=[
             *refused,
-            *warnings.waiting(studies),
+            *warnings.waiting(studies, begun),
             *warnings.unsearched(answers.unsearched_budgets(made)),
             *answers.orphans(made),
             *warnings.sentences(list(answerable(fixed, goals)), *judged, asked.base_batch_size or 0.0),
@@ -196,7 +196,7 @@ def estimates(results: Path) -> pd.DataFrame | None:
     0  momentum           1        628.0
     """
     made = [load_study(folder) for folder in folders(results)]
-    studies = [study for study in answers.answers(made) if study.begun]
+    studies = answers.counted(made)
     return tuned.table(steps_to_result.table(studies), answers.rerun_steps(made)) if studies else None
 
 

@@ -1,6 +1,6 @@
 """The search of each study that S(B) is read from; repeats and reruns."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,10 +8,11 @@ import pandas as pd
 
 from analysis.counting import COMPLETE, INCOMPLETE, Branch, Goal
 from analysis.edges import widening
-from analysis.intervals import median, with_before
+from analysis.intervals import PART, median, with_before
 from analysis.labels import goal_text
 from analysis.load import ANSWER, StudyData
 from analysis.tables import audits, steps_to_result
+from analysis.tables.scaling import FEWEST
 
 
 def answers(studies: Iterable[StudyData]) -> list[StudyData]:
@@ -42,6 +43,38 @@ def by_study(studies: Iterable[StudyData]) -> list[dict[Branch, StudyData]]:
     return [searches for searches in found.values() if Branch() in searches]
 
 
+def counted(made: Sequence[StudyData]) -> list[StudyData]:
+    """The `answers` that stand for their batch sizes: some trial has ended, and their search is not just beginning.
+
+    A search that is just beginning lies far above S(B) and would bend its whole curve. It is left out where at least
+    three other batch sizes of the curve remain. It has fewer than a quarter of the trials that are usual on its curve
+    (S_n is the median best of a quarter), or it is incomplete and lacks the fresh seeds that complete ones have.
+
+    Arguments:
+        made: all searches.
+
+    >>> from dataclasses import replace
+    >>> made = [load_study(f"{published}/studies/mlp_digits/sgd/{size}") for size in (16, 32, 64, 128)]
+    >>> len(counted(made)), len(counted([*made[:3], replace(made[3], trials=made[3].trials[:4], derived={})]))
+    (4, 3)
+    """
+    rerun = {search.key for search, _ in filter(None, map(fresh_seeds, by_study(made)))}
+    begun = [study for study in answers(made) if study.begun]
+    curves: dict[Hashable, list[StudyData]] = {}
+    for study in begun:
+        curves.setdefault((*study.curve, study.batch_schedule and study.batch_schedule.label), []).append(study)
+    left_out = set()
+    for curve in curves.values():
+        usual = np.median([len(study.trials) for study in curve])
+        complete = {study.key for study in curve if steps_to_result.is_complete(study)}
+        few = {study.key for study in curve if len(study.trials) * PART < usual}
+        if complete & rerun:
+            few |= {study.key for study in curve} - complete - rerun
+        if len(curve) - len(few) >= FEWEST:
+            left_out |= few
+    return [study for study in begun if study.key not in left_out]
+
+
 def orphans(studies: Sequence[StudyData]) -> list[str]:
     """A line for each study whose first search is missing; its other searches are left out.
 
@@ -59,20 +92,25 @@ def orphans(studies: Sequence[StudyData]) -> list[str]:
 
 
 def unsearched_budgets(studies: Iterable[StudyData]) -> list[tuple[StudyData, list[float]]]:
-    """(the search that S(B) is read from, budget multiples without a complete search) of each study that has any.
+    """(the search that S(B) is read from, budget multiples without a complete search) of each study of several budgets
+    that has any.
 
     >>> study.question["search"]["budgets"] = [1.0, 2.0]  # as if the sweep had these
     >>> [missing for _, missing in unsearched_budgets([study])]
     [[2.0]]
     """
-    found = [(answer(searches), _missing(searches)) for searches in by_study(studies)]
+    found = [(answer(searches), _missing(searches)) for searches in by_study(studies) if len(_budgets(searches)) > 1]
     return [(study, missing) for study, missing in found if missing and study.begun]
+
+
+def _budgets(searches: Mapping[Branch, StudyData]) -> list[float]:
+    """The budget multiples that the study asks for."""
+    return list(searches[Branch()].question["search"].get("budgets", [1.0]))
 
 
 def _missing(searches: Mapping[Branch, StudyData], repeat: int = 0) -> list[float]:
     """The budget multiples of the study whose search with these seeds is missing or incomplete."""
-    asked = searches[Branch()].question["search"].get("budgets", [1.0])
-    made = {multiple: searches.get(Branch(repeat, multiple)) for multiple in asked}
+    made = {multiple: searches.get(Branch(repeat, multiple)) for multiple in _budgets(searches)}
     return [multiple for multiple, study in made.items() if study is None or not steps_to_result.is_complete(study)]
 
 

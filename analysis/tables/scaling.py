@@ -25,6 +25,8 @@ PERFECT, USEFUL = "perfect_scaling_limit", "maximum_useful_batch_size"
 CRITICAL, SHOULDER = "critical_batch_size_mccandlish", "critical_batch_size_shoulder"
 ZHANG = "critical_batch_size_zhang"
 """Definitions of the limits of scaling; `critical batch size` alone means that of McCandlish et al."""
+FEWEST = 3
+"""The fewest batch sizes that show where a curve bends."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,7 @@ def critical_batch_sizes(
     """
     reached = sorted(size for size, value in steps.items() if np.isfinite(value))
     found = dict.fromkeys((CRITICAL, SHOULDER, ZHANG), Limit(np.nan, "="))
-    if len(reached) >= 3:
+    if len(reached) >= FEWEST:
         fit = fits.hyperbola(steps)
         low, high = fit.interval()
         if not reached[0] <= fit.critical <= reached[-1] and fit.points > len(fit.log_errors):

@@ -87,9 +87,8 @@ def advise(options: argparse.Namespace, console: Console) -> None:
     request = AdviceRequest.of(options)
     advised, refused = [], []
     for made in _curves(options):
-        found = answers.answers(made)
-        waiting = [*warnings.waiting(found), *answers.orphans(made)]
-        studies = [study for study in found if study.begun]
+        studies = answers.counted(made)
+        waiting = [*warnings.waiting(answers.answers(made), studies), *answers.orphans(made)]
         if not studies:
             refused += waiting
             continue

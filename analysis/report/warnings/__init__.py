@@ -7,7 +7,8 @@ import pandas as pd
 from analysis.labels import listed
 from analysis.load import StudyData
 from analysis.report.warnings import of_curves, of_searches
-from analysis.report.warnings.caution import CONTINUE, Answered, Caution, about, cured, lines
+from analysis.report.warnings.caution import CONTINUE, FEW_TRIALS, Answered, Caution, about, cured, lines
+from analysis.tables.steps_to_result import is_complete
 
 
 def sentences(
@@ -40,17 +41,30 @@ def sentences(
     return lines(found, several_goals=len({goal for _, goal in answered}) > 1)
 
 
-def waiting(studies: Iterable[StudyData]) -> list[str]:
-    """The studies without a finished trial.
+def waiting(studies: Iterable[StudyData], counted: Sequence[StudyData]) -> list[str]:
+    """The studies that do not count yet.
+
+    Arguments:
+        studies: the answering search of each (`analysis.tables.answers.answers`).
+        counted: those that count (`analysis.tables.answers.counted`).
 
     >>> from dataclasses import replace
     >>> ended = load_study(f"{published}/studies/mlp_digits/sgd/32")
-    >>> waiting([ended, replace(ended, trials=ended.trials[:0])])
+    >>> waiting([ended, replace(ended, trials=ended.trials[:0])], [ended])
     ['mlp_digits, sgd, batch size 32: no trial has finished yet; sweep again to continue.']
     """
-    empty = [study for study in studies if not study.begun]
-    found = [cured(about("waiting", s, s.goal, "no trial has finished yet", CONTINUE), s.imported) for s in empty]
+    found = [_waiting(study) for study in studies if not any(study is each for each in counted)]
     return lines(found, several_goals=False)
+
+
+def _waiting(study: StudyData) -> Caution:
+    if not study.begun:
+        return cured(about("waiting", study, study.goal, "no trial has finished yet", CONTINUE), study.imported)
+    text = f"left out until its search is complete: {{}} of {study.question['search']['trials']:,} trials have ended"
+    cure = CONTINUE
+    if is_complete(study):
+        text, cure = "left out, because its search has few trials beside those of other batch sizes: {}", FEW_TRIALS
+    return cured(about("waiting", study, study.goal, text, cure, f"{len(study.trials):,}"), study.imported)
 
 
 def unsearched(found: Iterable[tuple[StudyData, Sequence[float]]]) -> list[str]:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.counting import Goal
-from analysis.estimates import convex, tuned
+from analysis.estimates import tuned
 from analysis.estimates.pairs import SEARCHES
 from analysis.labels import listed, number
 from analysis.load import CURVE
@@ -113,7 +113,7 @@ def _bases(steps: pd.DataFrame, base: float) -> Iterator[Caution]:
         based = curve.assign(examples=examples)[curve["batch_size"] >= base].sort_values("batch_size")
         ratios = based["examples"].dropna() / examples.min()
         known = ratios.iloc[:1].between(scaling.PERFECT_SCALING_TOLERANCE, np.inf, inclusive="neither").any()
-        if len(examples.dropna()) >= convex.FEWEST and known:
+        if len(examples.dropna()) >= scaling.FEWEST and known:
             size, ratio = based["batch_size"][ratios.index[0]], ratios.iloc[0]
             text = f"batch size {size:,}, the base of perfect scaling, took {ratio:.2g} times the examples of the best"
             text += " batch size, so the limit may be too large"
