@@ -196,7 +196,8 @@ def _build(
         optimizer = constructor(param_groups(model, h["learning_rate"], special, named=True), **keywords)
     except Exception:  # the class reads its parameters before torch takes the names off them, or refuses an argument
         optimizer = constructor(param_groups(model, h["learning_rate"], special), **keywords)
-    if hasattr(optimizer, "eval"):  # schedule-free: some step only after `train`, which may undo an `eval` before it
+    if hasattr(optimizer, "eval") and hasattr(optimizer, "train"):
+        # Schedule-free optimizers: some step only after `train`, which may undo an `eval` before it.
         optimizer.eval()
         optimizer.train()
     return optimizer
