@@ -18,6 +18,8 @@ from analysis.labels import BOUNDS, number
 TAIL = (1 - 0.95) / 2
 """The probability on either side of an interval."""
 RESAMPLES = 2000
+LEVELS = 200
+"""Equally likely values of S_n on either side of a ratio: all their pairs stand for its distribution."""
 HARMONICS = 200
 SAWTOOTH = 3**0.5
 """The greatest value of a sawtooth over its standard deviation; without some of its harmonics it is less."""
@@ -115,17 +117,20 @@ def resampled(steps: np.ndarray, draws: int, seed: tuple[int, int]) -> np.ndarra
     """
     trials = len(steps)
     rank = median_rank(trials, draws) + 1
-    quantiles = np.random.default_rng(seed).beta(rank, trials - rank + 1, size=RESAMPLES)
-    return np.sort(steps)[np.minimum((trials * quantiles).astype(int), trials - 1)]
+    return _at(steps, np.random.default_rng(seed).beta(rank, trials - rank + 1, size=RESAMPLES))
+
+
+def _at(steps: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The steps of sorted trials [N] at places from 0 to 1."""
+    trials = len(steps)
+    return np.asarray(np.sort(steps)[np.minimum((trials * places).astype(int), trials - 1)])
 
 
 def ratios(
-    steps: np.ndarray,
-    against: np.ndarray,
-    seeds: tuple[tuple[int, int], tuple[int, int]],
-    censored_at: tuple[float, float] = (np.nan, np.nan),
+    steps: np.ndarray, against: np.ndarray, censored_at: tuple[float, float] = (np.nan, np.nan)
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(lower, upper) bounds on S_n(steps) / S_n(against) in R resamples [R] of both; NaN with fewer than PART trials.
+    """(lower, upper) bounds on S_n(steps) / S_n(against), each of `LEVELS` S_n of one side over each of the other
+    [LEVELS^2]; NaN with fewer than PART trials.
 
     Both sides use the same n, a quarter of the smaller number of trials. With a quarter of its own trials on each side,
     S_n would be a different quantile of one trial's steps, and the larger search would look faster for this reason
@@ -133,25 +138,33 @@ def ratios(
 
     Arguments:
         steps, against: steps to the goal [N] of each side.
-        seeds: one for each side. They must differ: equal draws would make the ratio look more certain than it is.
         censored_at: one for each side, see `known`.
 
-    >>> least, most = ratios(np.full(20, 50.0), np.full(100, 100.0), ((0, 64), (1, 64)))
+    >>> least, most = ratios(np.full(20, 50.0), np.full(100, 100.0))
     >>> float(least.min()), float(most.max())
     (0.5, 0.5)
     """
     trials = min(len(steps), len(against))
     if trials < PART:
-        return np.full(RESAMPLES, np.nan), np.full(RESAMPLES, np.nan)
+        return np.full(LEVELS**2, np.nan), np.full(LEVELS**2, np.nan)
     one, other = (
-        resampled(known(each, end), draws(trials), seed)
-        for each, end, seed in zip((steps, against), censored_at, seeds, strict=True)
+        _levels(known(each, end), draws(trials)) for each, end in zip((steps, against), censored_at, strict=True)
     )
     with np.errstate(invalid="ignore"):
-        found = np.fmin(one, censored_at[0]) / other, one / np.fmin(other, censored_at[1])
-    # If neither resample reached the goal, and the length of the trials is unknown, the data show nothing.
-    least, most = (np.where(np.isnan(each), 1.0, each) for each in found)
+        found = (
+            np.divide.outer(np.fmin(one, censored_at[0]), other),
+            np.divide.outer(one, np.fmin(other, censored_at[1])),
+        )
+    # If neither side reached the goal, and the length of the trials is unknown, the data show nothing.
+    least, most = (np.where(np.isnan(each), 1.0, each).ravel() for each in found)
     return least, most
+
+
+def _levels(steps: np.ndarray, draws: int) -> np.ndarray:
+    """S_n of resamples [LEVELS], not drawn as by `resampled` but at evenly spaced quantiles of their distribution."""
+    trials = len(steps)
+    rank = median_rank(trials, draws) + 1
+    return _at(steps, betaincinv(rank, trials - rank + 1, (np.arange(LEVELS) + 0.5) / LEVELS))
 
 
 def quotient(one: tuple[float, float, float], other: tuple[float, float, float]) -> tuple[float, float, float]:

@@ -70,7 +70,7 @@ def _by_trials(steps: pd.DataFrame, studies: Sequence[StudyData], goal: Goal | N
         why[size] = _without_interval(study, taken)
     found = {}
     for size in trials.keys() - {best}:
-        draws, _ = ratios(trials[size], trials[best], ((0, size), (0, best)), (ends[size], ends[best]))
+        draws, _ = ratios(trials[size], trials[best], (ends[size], ends[best]))
         low = float(np.quantile(draws, 0.025, method="lower")) if np.isfinite(trials[size]).any() else np.inf
         found[size] = Compared(low, why[size] or why[best] or KNOWN)
     return found

@@ -79,23 +79,22 @@ def table(studies: Sequence[StudyData], goals: Sequence[Goal | None] = (None,), 
         for one, other in combinations(sorted(by_name), 2):
             if related is None or frozenset((one, other)) in related:
                 both = sorted(by_name[one].keys() & by_name[other].keys())
-                pairs = [_ratio(by_name[one][size], by_name[other][size], (0, size)) for size in both]
+                pairs = [_ratio(by_name[one][size], by_name[other][size]) for size in both]
                 rows += [(*key, one, other, size, *each) for size, each in zip(both, pairs, strict=True)]
     return pd.DataFrame(rows, columns=[fixed, *GOAL, by, "against", "batch_size", "speed_up", "low", "high"])
 
 
-def _ratio(one: _Search, other: _Search, seed: tuple[int, int]) -> tuple[float, float, float]:
+def _ratio(one: _Search, other: _Search) -> tuple[float, float, float]:
     if one.left_censored or other.left_censored:
         return np.nan, np.nan, np.nan
     ends, cells = (one.censored_at, other.censored_at), (one.cell, other.cell)
-    ratio, low, high = speed_up(one.steps, other.steps, seed, ends, cells)
+    ratio, low, high = speed_up(one.steps, other.steps, ends, cells)
     return (ratio, low, high) if one.drawn and other.drawn else (ratio, np.nan, np.nan)
 
 
 def speed_up(
     steps: np.ndarray,
     against: np.ndarray,
-    seed: tuple[int, int] = (0, 0),
     censored_at: tuple[float, float] = (np.nan, np.nan),
     cells: tuple[float, float] = (0.0, 0.0),
 ) -> tuple[float, float, float]:
@@ -103,7 +102,6 @@ def speed_up(
 
     Arguments:
         steps, against: steps to the goal of feasible trials [N], infinite if not reached.
-        seed: the seed of the resampling.
         censored_at: for each side, the fewest steps at which a trial ended without the goal; NaN if all reached it.
         cells: for each side, the width on log steps of its cell of the evaluation grid. The interval is wider by half a
             cell of each on both ends.
@@ -115,7 +113,7 @@ def speed_up(
     """
     with np.errstate(invalid="ignore"):
         found = np.min(against, initial=np.inf) / np.min(steps, initial=np.inf)
-    least, most = ratios(against, steps, ((seed[0] + 1, seed[1]), seed), censored_at[::-1])
+    least, most = ratios(against, steps, censored_at[::-1])
     low, high = np.quantile(least, 0.025, method="lower"), np.quantile(most, 0.975, method="higher")
     within = np.exp(sum(cells) / 2)
     return float(found), float(low / within), float(high * within)

@@ -94,7 +94,7 @@ def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], censored_at: End
 
     def shown_faster(larger: int, size: int) -> bool:
         ends = censored_at.get(size, np.nan), censored_at.get(larger, np.nan)
-        least, _ = ratios(trials[size], trials[larger], ((0, size), (0, larger)), ends)
+        least, _ = ratios(trials[size], trials[larger], ends)
         return bool(np.quantile(least, 0.05, method="lower") > USEFUL_GAIN)
 
     for size in sizes:
