@@ -42,8 +42,10 @@ class Dimension:
                 raise ValueError("a dimension has either `choices` or `low` and `high`, but got both.")
             named = all(isinstance(choice, str) for choice in self.choices)
             if not self.choices or not (named or all(map(finite, self.choices))):
+                cure = "; write 1 for true and 0 for false" if any(isinstance(c, bool) for c in self.choices) else ""
                 raise ValueError(
-                    f"`choices` must be one or more numbers, or names for `schedule`, but got {list(self.choices)}."
+                    "`choices` must be one or more numbers, or names for `schedule`, but got "
+                    f"{list(self.choices)}{cure}."
                 )
             return
         if not (finite(self.low) and finite(self.high)):

@@ -61,6 +61,7 @@ def foreign(path: str, arguments: Mapping[str, Any]) -> Optimizer:
     default = named["betas"].default if "betas" in named else ()
     names |= {f"beta{number + 1}" for number in range(len(default) if isinstance(default, tuple) else 0)}
     names -= {"learning_rate", *Schedule.optional_hyperparameters}  # warmup belongs to the schedule
+    names -= {ours for ours in names if isinstance(_default(ours, named), str | Sequence | Mapping)}  # not numbers
     return Optimizer(
         hyperparameters={"learning_rate": Legal("(0, inf)")},
         build=partial(_build, _with_closure(constructor), arguments, named, names),
@@ -114,8 +115,14 @@ def _legal(name: str, named: Mapping[str, inspect.Parameter]) -> Legal:
     as for `beta2_decay=-0.8` of Adafactor."""
     usual = {"weight_decay": "[0, inf)", "epsilon": "(0, inf)"}.get(name, "(-inf, inf)")
     legal = Legal("[0, 1)" if name == "momentum" or name.startswith("beta") else usual)
-    default = named[theirs].default if (theirs := THEIRS.get(name, name)) in named else None
+    default = _default(name, named)
     return legal if not isinstance(default, int | float) or default in legal else Legal("(-inf, inf)")
+
+
+def _default(name: str, named: Mapping[str, inspect.Parameter]) -> Any:
+    """The default of an argument by our name for it; None if it is not an argument of its own."""
+    theirs = THEIRS.get(name, name)
+    return named[theirs].default if theirs in named else None
 
 
 def _with_closure(constructor: Any) -> Any:

@@ -240,3 +240,10 @@ def test_names_are_choices():
     assert [chosen.unit(name) for name in chosen.choices] == [0.25, 0.75]
     assert Dimension.parse(chosen.to_dict()) == chosen
     assert Dimension.parse("cosine").choices == ("cosine",)
+
+
+def test_choices_of_truth_values_are_numbers():
+    with pytest.raises(ValueError, match=r"but got \[True, False\]; write 1 for true and 0 for false\."):
+        Dimension(choices=(True, False))
+    with pytest.raises(ValueError, match=r"but got \[\]\."):
+        Dimension(choices=())

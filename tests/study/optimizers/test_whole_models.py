@@ -180,3 +180,11 @@ def test_whole_numbers_come_as_integers_unless_the_constructor_says_otherwise():
     assert list(map(repr, found)) == ["3", "1.0", "4", "5", "2.0"]
     found = optimizers.find(f"{__name__}.Windowed").build(nn.Linear(2, 2), h | {"window": 0.5}).given
     assert found[0] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments"),
+    [("torch.optim.Adafactor", ["epsilon"]), ("torch.optim.Adam", ["betas"]), ("torch.optim.Rprop", ["etas"])],
+)
+def test_arguments_that_are_no_numbers_are_not_searched(path, arguments):
+    assert not optimizers.find(path).optional_hyperparameters.keys() & set(arguments)
