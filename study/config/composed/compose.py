@@ -337,6 +337,7 @@ def _refuse_unknown(names: Iterable[str], choices: Sequence[str], roots: Iterabl
         hint = f"; did you mean {near!r}?" if near else suggest(name, keys)
         if name.startswith("hydra.launcher.") and not any(key.startswith("hydra.launcher.") for key in keys):
             hint = "; settings of a launcher need a cluster: choose cluster=local, slurm or ray, too."
+        hint = _range(name, keys) or hint
         group, _, key = name.partition(".")
         own = [each.removeprefix("workload.") for each in keys if re.fullmatch(r"workload\.(?!_)\w+", each)]
         if group == "workload" and not get_close_matches(key, own):
@@ -344,6 +345,16 @@ def _refuse_unknown(names: Iterable[str], choices: Sequence[str], roots: Iterabl
             there = f"workload={listed(others, 'or')} has it; " if others else ""
             hint = f"; {there}the file of this one has {', '.join(own)}; list other arguments of its class there."
         raise UsageError(f"unknown key {name!r}{hint}")
+
+
+def _range(name: str, keys: Iterable[str]) -> str:
+    """The hint for a key of a dimension that the search space lacks; empty if it has one of a similar name."""
+    path, _, _ = name.rpartition(".")
+    parameters = {key.split(".")[2] for key in keys if key.startswith("search.space.")}
+    found = re.fullmatch(r"search\.space\.(\w+)", path)
+    if not found or get_close_matches(found[1], parameters):
+        return ""
+    return f"; {found[1]} has no range here: give all of it, {path}='{{low: 0, high: 1}}'."
 
 
 def _options(roots: Iterable[Path], group: str) -> list[str]:

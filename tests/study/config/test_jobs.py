@@ -164,7 +164,12 @@ REFUSED = [
         ([f"search.space.learning_rate.{end}=1"], [f"did you mean 'search.space.learning_rate.{right}'"])
         for end, right in (("min", "low"), ("lower", "low"), ("max", "high"), ("upper", "high"))
     ),
-    (["search.space.nothing.min=1"], ["unknown key 'search.space.nothing.min'"]),
+    (
+        ["search.space.nothing.min=1"],
+        ["unknown key 'search.space.nothing.min'", "nothing has no range here", "='{low: "],
+    ),
+    (["search.space.weight_decay.low=1e-5"], ["give all of it, search.space.weight_decay='{low: 0, high: 1}'"]),
+    (["search.space.learning_rat.low=1e-5"], ["did you mean 'search.space.learning_rate.low'"]),
     (
         ["hydra.launcher.n_jobs=3"],
         ["unknown key 'hydra.launcher.n_jobs'; ", "choose cluster=local, slurm or ray, too."],
