@@ -162,6 +162,7 @@ def test_a_batch_size_whose_search_has_just_begun_moves_no_limit(sweep, beside, 
     assert counts or limits[0].equals(limits[1])
     assert any("batch size 128: left out" in text for text in after.warnings) != counts
     assert 128 in after.tables["searches"]["batch_size"].tolist()
+    assert after.answers[0].next.advice  # `study claims` asks for it, too
 
 
 @pytest.mark.slow

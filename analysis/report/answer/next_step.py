@@ -98,7 +98,7 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
     known = _known(steps)
     if any(study.imported for study in studies):
         return NextStep(known, "")
-    parts = [(part, _rows(part, steps)) for part in _sweeps(studies)]
+    parts = [(part, _rows(part, steps)) for part in _sweeps(_counted_or_under_way(studies, steps))]
     parts.sort(key=lambda part: -_width(part[1]))
     kinds: Sequence[Callable[[Sequence[StudyData], pd.DataFrame], Change | None]] = (
         lambda mine, _: _unfinished(mine),
@@ -133,6 +133,12 @@ def _sweeps(studies: Sequence[StudyData]) -> list[list[StudyData]]:
         words = words if study.provenance else next(reversed(same), words)
         same.setdefault(words, []).append(study)
     return [mine for same in found.values() for mine in same.values()]
+
+
+def _counted_or_under_way(studies: Sequence[StudyData], steps: pd.DataFrame) -> list[StudyData]:
+    """Without finished searches that no row stands for (`analysis.tables.answers.counted`): a command cannot go on."""
+    rows = set(zip(steps["optimizer"], steps["batch_size"], strict=True))
+    return [study for study in studies if (study.optimizer, study.batch_size) in rows or not is_complete(study)]
 
 
 def _rows(studies: Sequence[StudyData], steps: pd.DataFrame) -> pd.DataFrame:

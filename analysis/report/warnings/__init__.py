@@ -63,7 +63,7 @@ def _waiting(study: StudyData) -> Caution:
     text = f"left out until its search is complete: {{}} of {study.question['search']['trials']:,} trials have ended"
     cure = CONTINUE
     if is_complete(study):
-        text, cure = "left out, because its search has few trials beside those of other batch sizes: {}", FEW_TRIALS
+        text, cure = "left out, since the searches of other batch sizes have far more trials than {}", FEW_TRIALS
     return cured(about("waiting", study, study.goal, text, cure, f"{len(study.trials):,}"), study.imported)
 
 
