@@ -322,7 +322,7 @@ def folders(results: Path | str) -> list[Path]:
     """
     top = Path(results) / "studies"
     inside = [folder.relative_to(top).parts for folder in searches.holding(top, "study.json")]
-    found = [parts for parts in inside if len(parts) >= 3 and parts[2].isdigit()]
+    found = [parts for parts in inside if len(parts) >= 3 and parts[2].isdecimal()]
     for folder in searches.holding(top, "curves.parquet"):
         if not (folder / "study.json").exists():
             raise LoadError(

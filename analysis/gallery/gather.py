@@ -62,7 +62,7 @@ def one(folder: Path | str) -> Evidence:
     5
     """
     folder = Path(folder)
-    searches = {path.parent: path for path in reversed(folders(folder)) if path.name.isdigit()}  # one of each curve
+    searches = {path.parent: path for path in reversed(folders(folder)) if path.name.isdecimal()}  # one of each curve
     return Evidence(tables(folder), about([load_study(searches[curve]) for curve in sorted(searches)]))
 
 

@@ -191,9 +191,9 @@ def claims(options: argparse.Namespace, console: Console) -> None:
 def compare(options: argparse.Namespace, console: Console) -> None:
     """`study compare`: report on curves that share a workload or an optimizer."""
     from analysis.labels import batch_sizes
-    from analysis.load import LoadError
+    from analysis.load import LoadError, folders
 
-    found = sorted(study.parts[-4:-1] for results in options.results for study in results.glob(STUDIES))
+    found = sorted(folder.relative_to(results).parts[1:4] for results in options.results for folder in folders(results))
     curves: dict[tuple[str, str], set[int]] = {}
     for workload, optimizer, size in found:
         curves.setdefault((workload, optimizer), set()).add(int(size))

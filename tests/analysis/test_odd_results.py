@@ -84,6 +84,20 @@ def test_a_folder_given_twice_is_one_folder(sweep, again):
     pd.testing.assert_frame_equal(twice, read([folder]).tables["steps_to_result"])
 
 
+COPIES = [f"studies/tiny/momentum/{name}" for name in ("8 (1)", "8 copy", "8_old", "8\N{SUPERSCRIPT TWO}")]
+
+
+@pytest.mark.parametrize("verb", ["status", "compare"])
+@pytest.mark.parametrize("copy", COPIES)
+def test_a_copy_of_a_study_under_no_batch_size_is_passed_over(sweep, says, tmp_path, verb, copy):
+    folder = sweep({8: [400, 500, 300, 600]})
+    shutil.copytree(folder / "studies/tiny/momentum/8", folder / copy)
+    said = says(verb, folder, status=2 if verb == "compare" else 0)
+    assert (
+        "of two workloads with one optimizer, but got tiny with momentum at batch size 8." in said or verb == "status"
+    )
+
+
 @pytest.mark.slow
 def test_a_goal_given_twice_is_one_goal(sweep):
     folder = sweep({8: [400]})
