@@ -82,7 +82,7 @@ def export(
 
     Raises:
         ExportError, Unwritten: the format is unknown, the folder holds files, or it cannot be written.
-        LoadError: the results folder holds no results, or a file is torn.
+        LoadError: the results folder holds no results, a file is torn, or two folders hold the same search.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -93,7 +93,7 @@ def export(
     """
     if form not in FORMATS:
         raise ExportError(f"the format must be one of {', '.join(FORMATS)}, but got {form!r}.")
-    made = list(load(results))
+    made = answers.each_once(load(results))
     studies = answers.answers(made) if form == "batch_science" else made
     with _whole(Path(folder).absolute()) as temporary:
         begin(len(studies))

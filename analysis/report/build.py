@@ -131,8 +131,7 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
     """
     goals = asked.readings
     found = list({each.resolve(): each for result in results for each in folders(result)}.values())
-    made = list(spread(partial(_reduced, goals=goals), found, if_at_least=MANY_STUDIES, size=len(found)))
-    _refuse_doubles(made)
+    made = answers.each_once(spread(partial(_reduced, goals=goals), found, if_at_least=MANY_STUDIES, size=len(found)))
     studies = answers.answers(made)
     begun = answers.counted(made)
     if not begun:
@@ -221,20 +220,6 @@ def _reduced(folder: Path, goals: Sequence[Goal | None]) -> StudyData:
         if study.begun and not study.stops_early:
             at_budget.falling(study)
     return study
-
-
-def _refuse_doubles(studies: Sequence[StudyData]) -> None:
-    """Refuse the same study in two folders: it would count twice."""
-    seen: dict[tuple[object, ...], Path] = {}
-    for study in studies:
-        key = (*study.key, study.branch)
-        if key in seen:
-            name = f"{study.workload}, {study.optimizer}, batch size {study.batch_size}"
-            raise LoadError(
-                f"{seen[key]} and {study.folder} both hold {name}; report on one of them, or sweep under another "
-                "workload.name."
-            )
-        seen[key] = study.folder
 
 
 def _refuse_unmeasured(studies: Sequence[StudyData], asked: Asked) -> None:

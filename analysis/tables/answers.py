@@ -10,7 +10,7 @@ from analysis.counting import COMPLETE, INCOMPLETE, Branch, Goal
 from analysis.edges import widening
 from analysis.intervals import PART, median, with_before
 from analysis.labels import goal_text
-from analysis.load import ANSWER, StudyData
+from analysis.load import ANSWER, LoadError, StudyData
 from analysis.tables import audits, steps_to_result
 from analysis.tables.scaling import FEWEST
 
@@ -28,6 +28,27 @@ def answers(studies: Iterable[StudyData]) -> list[StudyData]:
     (44, 22)
     """
     return [answer(searches) for searches in by_study(studies)]
+
+
+def each_once(studies: Iterable[StudyData]) -> list[StudyData]:
+    """These searches, for numbers in which each must count once.
+
+    Raises:
+        LoadError: two folders hold the same search, as where one is a copy.
+
+    >>> folder = f"{published}/studies/mlp_digits/sgd/64"
+    >>> len(each_once([load_study(folder), load_study(f"{folder}/rerun-1")]))
+    2
+    """
+    seen: dict[tuple[tuple[str, str, int], Branch], StudyData] = {}
+    for study in studies:
+        other = seen.setdefault((study.key, study.branch), study)
+        if other is not study:
+            raise LoadError(
+                f"{other.folder} and {study.folder} both hold {study.workload}, {study.optimizer}, batch size "
+                f"{study.batch_size}; move one of them elsewhere, or sweep under another workload.name."
+            )
+    return list(seen.values())
 
 
 def by_study(studies: Iterable[StudyData]) -> list[dict[Branch, StudyData]]:

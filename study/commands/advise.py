@@ -125,10 +125,11 @@ def advise(options: argparse.Namespace, console: Console) -> None:
 def _curves(options: argparse.Namespace) -> list[list[StudyData]]:
     """The searches of each requested curve."""
     from analysis.load import load
+    from analysis.tables import answers
     from workloads.suggest import suggest
 
     curves: dict[tuple[str, str], list[StudyData]] = {}
-    for study in (each for each in load(options.results) if not each.batch_schedule):
+    for study in (each for each in answers.each_once(load(options.results)) if not each.batch_schedule):
         curves.setdefault(study.curve, []).append(study)
     for place, what in enumerate(("workload", "optimizer")):
         name, there = getattr(options, what), {curve[place] for curve in curves}

@@ -98,6 +98,19 @@ def test_a_copy_of_a_study_under_no_batch_size_is_passed_over(sweep, says, tmp_p
     )
 
 
+@pytest.mark.parametrize("place", ["tiny/momentum/16", "tiny/momentum_old/8", "tiny copy/momentum/8"])
+@pytest.mark.parametrize(
+    "words", [("report",), ("advise", "--step-ms", "8:1"), ("export", "out"), ("schedule",)], ids=str
+)
+def test_numbers_of_a_study_that_two_folders_hold_are_refused(sweep, says, tmp_path, monkeypatch, words, place):
+    monkeypatch.chdir(tmp_path)
+    folder = sweep({8: [400, 500, 300, 600]}, tmp_path / "results")
+    shutil.copytree(folder / "studies/tiny/momentum/8", folder / "studies" / place)
+    said = says(words[0], folder, *words[1:], status=2)
+    assert "both hold tiny, momentum, batch size 8; move one of them elsewhere" in said
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_a_goal_given_twice_is_one_goal(sweep):
     folder = sweep({8: [400]})

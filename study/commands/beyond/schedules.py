@@ -145,7 +145,8 @@ def _swept(options: argparse.Namespace) -> Written:
     from study.errors import UsageError
     from study.exchange.batch_schedules import Written
 
-    studies = [study for study in answers.answers(load(options.results)) if study.batch_schedule and study.begun]
+    swept = answers.answers(answers.each_once(load(options.results)))
+    studies = [study for study in swept if study.batch_schedule and study.begun]
     key = _only(options, list(dict.fromkeys(study.curve for study in studies)))
     mine = [study for study in studies if study.curve == key and options.batch_size in (None, study.batch_size)]
     if len(mine) != 1:
