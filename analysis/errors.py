@@ -4,6 +4,7 @@ had begun."""
 import errno
 import os
 import traceback
+from pathlib import Path
 
 DEBUG = "HYDRA_FULL_ERROR"
 """Environment variable that `--debug` sets to 1; worker processes inherit it."""
@@ -36,6 +37,15 @@ def cure_of(error: OSError) -> str:
     'Raise the limit of open files (ulimit -n), or choose fewer engine.workers'
     """
     return CURES.get(error.errno or 0, "Make room or change its permissions")
+
+
+def unreadable(path: Path, error: OSError) -> str:
+    """Why a file or folder that is there cannot be read, and the cure.
+
+    >>> unreadable(Path("results/mine"), PermissionError(errno.EACCES, "Permission denied"))
+    'cannot read results/mine: Permission denied; make it readable, and run the command again.'
+    """
+    return f"cannot read {path}: {os.strerror(error.errno or 0)}; make it readable, and run the command again."
 
 
 class _Told(Exception):

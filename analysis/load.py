@@ -346,13 +346,17 @@ def load_study(folder: Path | str) -> StudyData:
     folder = Path(folder)
     records: dict[int, dict[str, Any]] = {}
     metrics: dict[str, None] = {}
-    with reading(folder):
-        apart = list(_runs(folder))  # before study.json: a run gathered meanwhile is then read twice, not missed
+    apart = list(_runs(folder))  # before study.json: a run gathered meanwhile is then read twice, not missed
+    with reading(folder / "study.json", "restore it, or remove the folder and sweep again"):
         search = json.loads((folder / "study.json").read_text())
-        for path in files(folder):
-            with suppress(FileNotFoundError), pq.ParquetFile(path, page_checksum_verification=True) as file:
-                metrics |= dict.fromkeys(file.schema_arrow.names[2:])
-                records = {record["index"]: record for record in trial_records(file)} | records
+    for path in files(folder):
+        with (
+            reading(path),
+            suppress(FileNotFoundError),
+            pq.ParquetFile(path, page_checksum_verification=True) as file,
+        ):
+            metrics |= dict.fromkeys(file.schema_arrow.names[2:])
+            records = {record["index"]: record for record in trial_records(file)} | records
     provenance = [older.run(run) for run in counting.all_runs(search["provenance"], apart)]
     trials = _trials(records)
     reader = MeasurementReader(folder, frozenset(trials.index))
@@ -363,7 +367,7 @@ def load_study(folder: Path | str) -> StudyData:
 
 def _runs(folder: Path) -> Iterator[dict[str, Any]]:
     for path in searches.matching(folder, "runs/[!.]*.json"):
-        with suppress(FileNotFoundError):
+        with reading(path), suppress(FileNotFoundError):
             yield json.loads(path.read_text())
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.errors import Refused
+from analysis.errors import Refused, unreadable
 
 T = TypeVar("T")
 
@@ -96,15 +96,18 @@ class MeasurementReader:
     def _read(self, metrics: Sequence[str]) -> pd.DataFrame:
         frames = []
         seen: set[int] = set()
-        with reading(self.folder):
-            for path in files(self.folder):
-                with suppress(FileNotFoundError), pq.ParquetFile(path, page_checksum_verification=True) as file:
-                    there = [metric for metric in metrics if metric in file.schema_arrow.names]
-                    written = {record["index"] for record in trial_records(file)}
-                    new = (written & self.trials) - seen  # a trial may have moved into curves.parquet meanwhile
-                    frame = file.read(columns=["trial", "step", *there]).to_pandas()
-                    frames.append(frame if new == written else frame[frame["trial"].isin(new)])
-                    seen |= new
+        for path in files(self.folder):
+            with (
+                reading(path),
+                suppress(FileNotFoundError),
+                pq.ParquetFile(path, page_checksum_verification=True) as file,
+            ):
+                there = [metric for metric in metrics if metric in file.schema_arrow.names]
+                written = {record["index"] for record in trial_records(file)}
+                new = (written & self.trials) - seen  # a trial may have moved into curves.parquet meanwhile
+                frame = file.read(columns=["trial", "step", *there]).to_pandas()
+                frames.append(frame if new == written else frame[frame["trial"].isin(new)])
+                seen |= new
         found = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"trial": [], "step": []})
         found = found.reindex(columns=["trial", "step", *metrics])
         in_order = (found["trial"] * float(found["step"].max() + 1) + found["step"]).is_monotonic_increasing
@@ -133,17 +136,22 @@ def trial_records(file: pq.ParquetFile) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def reading(folder: Path) -> Iterator[None]:
-    """Turn read errors into a LoadError that names the folder and the cure.
+def reading(path: Path, cure: str = "remove the torn file and sweep again") -> Iterator[None]:
+    """Turn read errors into a LoadError that names the file and the cure.
 
-    >>> with reading(Path("results/mine")):
+    Arguments:
+        cure: for a torn file. One that the system does not let us read must not be removed.
+
+    >>> with reading(Path("curves.parquet")):
     ...     raise ValueError("Bad magic.")
     Traceback (most recent call last):
     ...
-    analysis.measurements.LoadError: cannot read results/mine: Bad magic; remove the torn file and sweep again.
+    analysis.measurements.LoadError: cannot read curves.parquet: Bad magic; remove the torn file and sweep again.
     """
     try:
         yield
     except (OSError, ValueError, pa.ArrowException) as error:
         said = str(error).rstrip(". ")
-        raise LoadError(f"cannot read {folder}: {said}; remove the torn file and sweep again.") from error
+        if isinstance(error, OSError) and error.errno:  # pyarrow has errors without a number for torn files
+            raise LoadError(unreadable(path, error)) from error
+        raise LoadError(f"cannot read {path}: {said}; {cure}.") from error

@@ -8,6 +8,7 @@ import glob
 import os
 from pathlib import Path
 
+from analysis.errors import Refused, unreadable
 from analysis.labels import listed
 
 OWN = ("trials", "runs", "commands", "checkpoints", "rounds", "noise", "one_step")
@@ -17,17 +18,25 @@ OWN = ("trials", "runs", "commands", "checkpoints", "rounds", "noise", "one_step
 def holding(top: Path, name: str) -> list[Path]:
     """The folders of searches at or below `top` that hold a file of this name; none if `top` is not there.
 
+    Raises:
+        Refused: a folder cannot be read, as where it is of another user: numbers would lack its searches.
+
     >>> top = Path(published) / "studies/mlp_digits/sgd"
     >>> [str(folder.relative_to(top)) for folder in holding(top, "study.json")][:2]
     ['1', '1/rerun-8']
     """
     found = []
-    for place, folders, files in os.walk(top):
+    for place, folders, files in os.walk(top, onerror=_refuse):
         if name in files:
             found.append(Path(place))
         if "study.json" in files:
             folders[:] = [each for each in folders if each not in OWN]
     return sorted(found)
+
+
+def _refuse(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise Refused(unreadable(Path(error.filename), error)) from error
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:
