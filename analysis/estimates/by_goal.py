@@ -187,7 +187,8 @@ def _critical(names: Sequence[Any], threshold: float, steps: Mapping[int, int | 
 
 
 def sentences(table: pd.DataFrame, studies: Sequence[StudyData]) -> list[str]:
-    """The critical batch size at the tightest and the loosest goal of each curve; one sentence where none was found.
+    """The critical batch size at the tightest and the loosest goal of each curve, of those with one; one sentence about
+    the curves that have one goal, because trials stopped at it.
 
     Arguments:
         table: from `table`, for these studies.
@@ -204,9 +205,12 @@ def sentences(table: pd.DataFrame, studies: Sequence[StudyData]) -> list[str]:
         if len(curve) < 2:
             alone.append((workload, optimizer))
             continue
-        first, last = curve.iloc[0], curve.iloc[-1]
+        known = curve[curve["critical_batch_size"].notna()]  # not at goals that searches met at the first evaluation
+        if known.empty:
+            continue
         recorded = curve["goal_threshold"][curve["recorded"]].iloc[0]
-        ends = [f"{_in_words(row)} at {goal_text(metric, row['goal_threshold'])}" for row in (first, last)]
+        rows = [known.iloc[place] for place in sorted({0, len(known) - 1})]
+        ends = [f"{_in_words(row)} at {goal_text(metric, row['goal_threshold'])}" for row in rows]
         said.append(
             f"{curve_text(workload, optimizer, metric, recorded)}: from the fewest steps of each search, the critical "
             f"batch size is {listed(ends)}."

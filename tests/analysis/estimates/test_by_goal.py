@@ -20,8 +20,8 @@ def searches(make_study, make_curve, write_study, tmp_path):
 
     def made(sizes=(4, 16, 64, 256, 1024), **fields):
         for size in sizes:
-            goal = {"goal": Goal("val/loss", RECORDED), "trials": 6, "examples": 4096}
-            study = make_study(batch_size=size, **goal, **{"stopping": "budget", "budget": Budget(0, 4000)} | fields)
+            usual = {"goal": Goal("val/loss", RECORDED), "stopping": "budget", "budget": Budget(0, 4000)}
+            study = make_study(batch_size=size, trials=6, examples=4096, **usual | fields)
             curves = [make_curve(study, index) for index in range(6)]
             for index, curve in enumerate(curves):
                 curve.errors["val/loss"][:] = (8.2 + index / 4) / curve.steps * (1 + CRITICAL / size)
@@ -54,6 +54,16 @@ def test_trials_that_stopped_at_their_goal_name_the_cure(searches):
     assert found["goal_threshold"].tolist() == [RECORDED]
     [said] = by_goal.sentences(found, studies)
     assert said.endswith("stopping=budget reads it at tighter and looser ones.")
+
+
+@pytest.mark.parametrize("threshold", [3.0, 30.0, 1e6])
+def test_goals_met_at_the_first_evaluation_are_not_said_to_have_a_critical_batch_size(searches, threshold):
+    """3 is met at the first evaluation at large batch sizes, 1e6 at all of them."""
+    studies = searches(goal=Goal("val/loss", threshold))
+    found = by_goal.table(studies)
+    assert found["critical_batch_size"].isna().iloc[-1]
+    [said] = by_goal.sentences(found, studies)
+    assert "nan" not in said
 
 
 def test_few_batch_sizes_have_no_curve(searches):
