@@ -224,7 +224,7 @@ def goal_text(metric: str, threshold: float) -> str:
     >>> goal_text("val/classification_error", 0.05)
     'validation error < 0.05'
     """
-    return f"{metric_text(metric)} < {threshold:g}"
+    return f"{metric_text(metric)} < {threshold:.10g}"  # not the last digits, which are noise in 1 - 0.9
 
 
 def curve_text(workload: str, optimizer: str, metric: str, threshold: float) -> str:

@@ -78,4 +78,9 @@ class Goal:
         return cls(match["metric"], float(match["threshold"]))
 
     def __str__(self) -> str:
-        return f"{self.metric} < {self.threshold:g}"
+        """The goal with every digit of its threshold, as `parse` reads it.
+
+        >>> str(Goal("val/mse", 1234567.0))
+        'val/mse < 1234567'
+        """
+        return f"{self.metric} < {float(self.threshold)!r}".removesuffix(".0")

@@ -34,7 +34,7 @@ def folder(main: Path, goals: Sequence[Goal]) -> Path:
     >>> str(folder(Path("results/digits"), [Goal("val/classification_error", 0.1)]))
     'results/digits/goals/val_classification_error_below_0.1'
     """
-    each = [f"{goal.metric.replace('/', '_')}_below_{repr(goal.threshold).removesuffix('.0')}" for goal in goals]
+    each = [str(goal).replace("/", "_").replace(" < ", "_below_") for goal in goals]
     name = "_and_".join(sorted(set(each)))
     if len(name) > LONGEST:
         name = f"{name[:LONGEST]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -110,6 +110,9 @@ def test_in_a_race_what_lies_beyond_the_bound_does_not_count():
         ("val/log_likelihood_error < -1.5", "val/log_likelihood_error", -1.5),
         ("val/ema_log_likelihood_error<-2e3", "val/ema_log_likelihood_error", -2000.0),
         ("val/log_likelihood_error < 0", "val/log_likelihood_error", 0.0),
+        ("val/mse < 1234567", "val/mse", 1234567.0),
+        ("val/mse < 2.5e-12", "val/mse", 2.5e-12),
+        ("val/loss < 0.12345678", "val/loss", 0.12345678),
     ],
 )
 def test_goal_reads(text, metric, threshold):

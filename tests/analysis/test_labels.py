@@ -60,6 +60,8 @@ def test_goals_in_words():
     assert goal_text("val/classification_error", 0.05) == "validation error < 0.05"
     assert goal_text("test/cross_entropy_error", 3.9) == "test cross entropy < 3.9"
     assert goal_text("loss", 1) == "loss < 1"
+    assert goal_text("val/mse", 1234567.0) == "validation mse < 1234567"
+    assert goal_text("val/classification_error", 1 - 0.9) == "validation error < 0.1"
 
 
 def test_labels_import_nothing_heavy():
