@@ -23,7 +23,7 @@ from analysis.report.answer.headed import Findings, headed, short
 from analysis.report.html_tables import KINDS, sections
 from analysis.report.methods import defined, pieces, rendered
 from analysis.report.other_goals import BEGIN, END, Link
-from analysis.report.table import DASH, Table, header, shown
+from analysis.report.table import DASH, Table, header, shown, with_goal
 from analysis.report.take.citation import Citation
 from analysis.report.take.latex import MOST_ROWS, latex
 from analysis.report.templates import environment
@@ -289,8 +289,8 @@ def _figures(drawn: Drawn, data: ReportData) -> Figures:
 def _figure(number: int, chart: Chart, svgs: list[bytes], files: Files | None) -> Figure:
     drawing, panels = chart.drawing, []
     for position, (panel, svg) in enumerate(zip(chart.panels, svgs, strict=True)):
-        first = panel[drawing.table].iloc[0]
-        about = ", ".join(str(first[name]) for name in drawing.panel)
+        (first,) = with_goal(panel[drawing.table].iloc[:1][list(drawing.panel)]).to_dict("records")
+        about = ", ".join(map(str, first.values()))
         panels.append((f"{drawing.title}: {about}", inline_svg(svg.decode(), f"{chart.name}-{position}-")))
     paths = [(form.upper(), f"figures/{chart.name}.{form}") for form in (files.formats if files else ())]
     target = defined(drawing.title)
