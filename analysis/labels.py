@@ -36,10 +36,10 @@ def column_text(name: str) -> str:
 def number(value: float) -> str:
     """Whole numbers in full, others to three digits.
 
-    >>> number(1725), number(999.7), number(0.02134), number(0.9987), number(0.0000123)
-    ('1,725', '1,000', '0.0213', '0.999', '1.23e-05')
+    >>> number(1725), number(999.7), number(0.02134), number(0.9987), number(0.0000123), number(0.0)
+    ('1,725', '1,000', '0.0213', '0.999', '1.23e-05', '0')
     """
-    if isinstance(value, Integral) or (float(value).is_integer() and abs(value) >= 1):
+    if isinstance(value, Integral) or float(value).is_integer():
         return f"{int(value):,}"
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:#.3g}".removesuffix(".")
 

@@ -14,14 +14,15 @@ from analysis.labels import about, column_text, duration, goal_text, number, rou
     [(1725, "1,725"), (0.0213456, "0.0213"), (64.0, "64"), (0.99911, "0.999"), (0.99999, "1.00"), (0.95, "0.950"),
      (1.5, "1.50"), (12345.6, "12,346"), (0.0000123, "1.23e-05"), (0, "0"), (-3, "-3"), (123.4, "123"),
      (99.95, "100"), (999.4, "999"), (999.5, "1,000"), (1234.5, "1,234"),
-     (np.int64(0), "0"), (np.float64(2048), "2,048")],
+     (np.int64(0), "0"), (0.0, "0"), (-0.0, "0"), (np.float64(0), "0"), (np.float64(2048), "2,048")],
 )  # fmt: skip
 def test_numbers(value, text):
     assert number(value) == text
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.9987, "0.9987"), (0.99999, "0.99999"), (0.95, "0.95"), (0.9, "0.900"), (1.5, "1.50")]
+    ("value", "text"),
+    [(0.9987, "0.9987"), (0.99999, "0.99999"), (0.95, "0.95"), (0.9, "0.900"), (1.5, "1.50"), (0.0, "0")],
 )
 def test_values_of_parameters_near_one_have_two_digits_of_one_minus_them(value, text):
     assert value_text(value) == text
